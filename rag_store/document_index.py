@@ -11,8 +11,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from rag_store.documents import Chunker
-from rag_store.documents import Document, sha256_32
+from rag_store.documents import Chunker, Document, sha256_32
 from rag_store.embedders.protocol import Embedder, Embedding, States
 from rag_store.embedders.queue import concerns_a_text, embed_each
 from rag_store.errors import RagError, RagUsageError

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from rag_store.documents import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something
-from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Scores, Snapshot
-from rag_store.ranking import rank, score_rows
+from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Snapshot, rank, score_rows
 from rag_store.settings import Settings
 from rag_store.store import Entry
 from rag_store.terms import terms
@@ -131,10 +131,12 @@ class Found:
         score, cosine, bm25 = (float(each[at]) for each in parts)
         question = row.text if row.is_question else None
         relevance = self.relevances[at] if at < len(self.relevances) else None
-        return Candidate(entry.doc_id, entry.title, score, cosine, bm25, row.ordinal, question, relevance)
+        return Candidate(
+            entry.doc_id, entry.title, score, cosine, bm25, row.ordinal, question, relevance
+        )
 
 
-def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:
+def excerpt(entry: Entry, query: Vectors, shares: npt.NDArray[np.float32], count: int) -> str:
     """What a reranker reads of a document: its title and `count` best chunks in their order.
 
     `query` has the shape [dim]; `shares` are of the highest possible BM25, of each row of the

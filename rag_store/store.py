@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_store.chroma import open_client, open_folder, reason_of, require_answer
-from rag_store.documents import Chunk, join, passage, sentences
-from rag_store.documents import Document
+from rag_store.documents import Chunk, Document, join, passage, sentences
 from rag_store.embedders.protocol import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.settings import Fingerprint, Settings, require_ours

@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rag_store.documents import Chunker
 from rag_store.cli.figures import Baseline, Figures, as_json, as_table
 from rag_store.cli.library import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_option, settings_of
 from rag_store.cli.output import fitted
-from rag_store.documents import Document, Query
+from rag_store.documents import Chunker, Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import Evaluation, Share, evaluate
 from rag_store.label import KEEP
@@ -157,13 +156,9 @@ async def _baselines(
     if settings.reranker.url:
         arms["without_reranking"] = unread, ()
     queries = [each.query for each in ours.answerable]
-    found = {name: await _evaluated(*arm, queries) for name, arm in arms.items()}
+    found: dict[str, Evaluation] = {}
+    for name, (arm, held) in arms.items():
+        async with _filled(arm, held) as library:
+            found[name] = await evaluate(library, queries)
     rows = {name: Baseline(each.top(1), ours.against(each)) for name, each in found.items()}
     return {**rows, "oracle": Baseline(Share.of([True] * len(queries)), None)}
-
-
-async def _evaluated(
-    settings: Settings, documents: Sequence[Document], queries: Sequence[Query]
-) -> Evaluation:
-    async with _filled(settings, documents) as library:
-        return await evaluate(library, queries)

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from rag_store.documents import Chunker
 from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
+from rag_store.documents import Chunker
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
 from rag_store.reranker import RerankerSpec

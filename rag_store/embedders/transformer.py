@@ -24,8 +24,7 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Token ids, and the word each is a piece of, None for a mark such as [CLS]; no words where no
-    states are wanted."""
+    """Token ids, and the word of each, None for a mark such as [CLS]; no words without states."""
 
     ids: list[int]
     words: list[str | None]

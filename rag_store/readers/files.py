@@ -117,7 +117,7 @@ class JsonRow:
         return check_id(value, f"{self.at}: field {name!r}")
 
     def text(self, *names: str, may_be_empty: bool = False) -> str:
-        """The first of the fields there is, cleaned; `may_be_empty` of none. Raises CorpusError."""
+        """The first field there is, clean; "" where it `may_be_empty`. Raises CorpusError."""
         if may_be_empty and not any(name in self.fields for name in names):
             return ""
         name, value = self._string(names)

@@ -38,7 +38,6 @@ class Body:
         return value
 
 
-
 async def read_body(request: web.Request) -> Body:
     """The request's JSON object. Raises Refusal (400), and web.HTTPException (413)."""
     try:

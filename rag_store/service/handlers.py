@@ -8,7 +8,6 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from rag_store.store import Entry
 from rag_store.document_index import Size
 from rag_store.documents import Document
 from rag_store.errors import RagError
@@ -17,6 +16,7 @@ from rag_store.library import Library
 from rag_store.service.body import document_of, read_body, shown, usable_text
 from rag_store.service.metrics import Metrics
 from rag_store.service.refusal import Gate, Refusal, invalid, or_refusal, refusal_of
+from rag_store.store import Entry
 
 Shape = Callable[[Label], dict[str, Any]]
 

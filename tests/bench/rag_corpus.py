@@ -16,8 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TextIO
 
-from rag_store.documents import Chunker
-from rag_store.documents import Document
+from rag_store.documents import Chunker, Document
 from rag_store.readers import read_documents, read_queries
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_store.documents import Chunker
 from rag_store.cli.main import HELP, main
 from rag_store.cli.output import Output
+from rag_store.documents import Chunker
 from rag_store.embedders import HashingEmbedder
 from rag_store.errors import RagError
 from rag_store.extras import install_command

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from service_process import wait_until
 
-from rag_store.store import Entry
+from rag_store.document_index import Writer
 from rag_store.documents import Document, Query
-from rag_store.embedders import EmbedderSpec
-from rag_store.embedders import HashingEmbedder
+from rag_store.embedders import EmbedderSpec, HashingEmbedder
 from rag_store.embedders.protocol import Embedding
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import (
@@ -28,11 +27,11 @@ from rag_store.errors import (
     StoreError,
 )
 from rag_store.evaluation import evaluate
-from rag_store.document_index import Writer
 from rag_store.label import Label, Threshold
 from rag_store.library import open_library
-from rag_store.settings import Settings
 from rag_store.ranking import Snapshot
+from rag_store.settings import Settings
+from rag_store.store import Entry
 
 DOCUMENTS = [
     Document("bees", "Bees", "Bees dance on the comb to tell where flowers are found."),
