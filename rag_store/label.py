@@ -88,7 +88,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Below `threshold` a query is refused; fitted on so many answerable and other queries, if any."""
+    """Below it a query is refused; fitted on so many answerable and other queries, if any."""
 
     threshold: float
     fitted_on: tuple[int, int] = (0, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rag_store.cli.figures import Baseline, Figures, as_json, as_table
 from rag_store.cli.library import shown_progress, told_documents
-from rag_store.cli.options import Parser, add_option, settings_of
+from rag_store.cli.options import Parser, add_option
 from rag_store.cli.output import fitted
 from rag_store.documents import Chunker, Document, Query
 from rag_store.errors import RagUsageError
@@ -27,13 +27,12 @@ _WHOLE = Chunker(size_tokens=1_000_000_000, overlap_tokens=0)
 
 async def eval_command(arguments: list[str]) -> int:
     """Label questions whose answers are known, and print how that went."""
-    parsed = _eval_parser().parse_args(arguments)
+    parsed, settings = _eval_parser().read(arguments)
     queries = read_judged(parsed.questions, parsed.split, parsed.qrels)
     unanswerable = _strangers(parsed.unanswerable or [], parsed.split)
     corpus = told_documents(parsed.corpus) if parsed.corpus else ()
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
-        asked = queries, unanswerable, corpus
-        figures = await _measure(settings_of(parsed), *asked, Path(folder))
+        figures = await _measure(settings, queries, unanswerable, corpus, Path(folder))
     text = json.dumps(as_json(figures)) if parsed.json else fitted(as_table(figures), sys.stdout)
     print(text)
     return 0
@@ -41,8 +40,7 @@ async def eval_command(arguments: list[str]) -> int:
 
 async def fit_threshold_command(arguments: list[str]) -> int:
     """Decide anew when to refuse; kept beside the collection."""
-    parsed = _fit_parser().parse_args(arguments)
-    settings = settings_of(parsed)
+    parsed, settings = _fit_parser().read(arguments)
     if not 0 < parsed.keep <= 1:
         raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
     judged = read_judged(parsed.answerable, parsed.split, parsed.qrels)

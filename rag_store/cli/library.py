@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rag_store.cli.options import Parser, add_option, number, settings_of
+from rag_store.cli.options import Parser, add_option, number
 from rag_store.cli.output import complaint, fitted
 from rag_store.document_index import Progress as Told
 from rag_store.documents import Document
@@ -27,8 +27,7 @@ _OPTIONS, _LIMITS = ServerOptions(), Limits()
 
 async def index_command(arguments: list[str]) -> int:
     """Put documents into the library; safe to repeat after any interruption."""
-    parsed = _index_parser().parse_args(arguments)
-    settings = settings_of(parsed)
+    parsed, settings = _index_parser().read(arguments)
     documents = told_documents(parsed.source)
     async with open_library(settings, rebuild=parsed.rebuild) as library:
         with shown_progress("indexing") as told:
@@ -43,9 +42,8 @@ async def index_command(arguments: list[str]) -> int:
 
 async def serve_command(arguments: list[str]) -> int:
     """Answer over HTTP until SIGTERM or Ctrl-C; requests in flight are finished."""
-    parsed = _serve_parser().parse_args(arguments)
+    parsed, settings = _serve_parser().read(arguments)
     _log_to_stderr()
-    settings = settings_of(parsed)
     if parsed.corpus is None and (parsed.prune or parsed.renew):
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")
     limits = Limits(parsed.queue, min(parsed.batch, parsed.queue), body_bytes=parsed.body_bytes)
