@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from loadgen.errors import UsageError
+from loadgen.swarm.leading.own_page import WsgiApp, own_page_only
 from loadgen.swarm.leading.supervisor import CHECK_VARIABLE
 from loadgen.swarm.options import values as given
-from rag_store.service.foreign import ANY, OwnNames, WsgiApp, is_loopback, own_page_only
+from rag_store.service.foreign import ANY, OwnNames, is_loopback
 
 if TYPE_CHECKING:
     from loadgen.swarm.leading.leader import Leader

@@ -45,10 +45,8 @@ def open_client(chroma_url: str, path: Path) -> Any:
 
 
 def require_answer(chroma_url: str) -> None:
-    """Ask a server for its heartbeat. Raises what urllib does where none comes in time.
-
-    Chroma's client waits for ever for a server that takes connections and says nothing.
-    """
+    """Ask a server for its heartbeat. Raises what urllib does where none comes in time."""
+    # Chroma's client waits for ever for a server that takes connections and says nothing.
     host, port, secure = _address(chroma_url)
     scheme, name = "https" if secure else "http", f"[{host}]" if ":" in host else host
     urlopen(f"{scheme}://{name}:{port}/api/v2/heartbeat", timeout=_ANSWER_S).close()

@@ -1,18 +1,34 @@
-"""What a library holds: the rows in Chroma, and the entries and the index in memory."""
+"""What a library holds, the rows in Chroma and the index in memory, and how documents get there.
+
+What is there already is left, what was cut short is done again. All of it blocks.
+"""
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 
-from rag_store.catalog import Entry, sort_out
-from rag_store.documents import Document, sha256_32
-from rag_store.embedders.protocol import Embedder
-from rag_store.errors import RagUsageError
-from rag_store.ingest import Progress, Writer
+import numpy as np
+
+from rag_store.documents import Chunker, Document, sha256_32
+from rag_store.embedders.protocol import Embedder, Embedding, States
+from rag_store.embedders.queue import concerns_a_text, embed_each
+from rag_store.errors import RagError, RagUsageError
+from rag_store.ranking import Snapshot
+from rag_store.readers.files import check_text
 from rag_store.settings import Fingerprint, Settings
-from rag_store.snapshot import Snapshot
 from rag_store.state_files import StateFiles
-from rag_store.store import ChunkStore, Row
+from rag_store.store import ChunkStore, Entry, Row, sort_out
+
+Progress = Callable[[int, int], None]
+Check = Callable[[], None]
+# What a kill -9 costs at most, in chunks of small documents to be embedded again; and how many
+# embeddings of a large one are in memory at once.
+_CHUNKS_AT_ONCE = 256
+# So many a transformer embeds in half a second; a query, or an interruption, waits no longer.
+_TEXTS_AT_ONCE = 16
+_NO_VECTORS = np.zeros((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +45,7 @@ class Size:
 
 
 class DocumentIndex:
-    """What a library holds: the store, and the entries it gives in memory. Blocks."""
+    """The store, and the entries that it gives, in memory."""
 
     def __init__(self, settings: Settings, embedder: Embedder, rebuild: bool) -> None:
         """Read the collection; nothing in it is changed."""
@@ -137,8 +153,7 @@ class DocumentIndex:
         # Also rows that are not known here: of a change that failed, or of another process.
         self.store.delete_documents(doc_ids)
         for doc_id in doc_ids:
-            if (entry := self.entries.pop(doc_id, None)) is not None:
-                self._forget(entry)
+            self._forget(self.entries.pop(doc_id, None))
             self._is_stale = True
 
     def _replace(self, entry: Entry) -> None:
@@ -151,9 +166,129 @@ class DocumentIndex:
         self.entries[entry.doc_id] = entry
         self._is_stale = True
 
-    def _forget(self, entry: Entry) -> None:
-        if self.writer.states is not None:
+    def _forget(self, entry: Entry | None) -> None:
+        if entry is not None and self.writer.states is not None:
             self.writer.states.remove(entry.digest)
 
     def _indexed(self) -> Snapshot:
         return Snapshot.of(list(self.entries.values()), self.fingerprint.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Cuts, embeds and stores documents; without `states` no file of them."""
+
+    store: ChunkStore
+    states: StateFiles | None
+    embedder: Embedder
+    chunker: Chunker
+
+    def write(self, documents: Sequence[Document], check: Check = lambda: None) -> Iterator[Entry]:
+        """Store the documents, and give each one's entry once it is stored.
+
+        `check` is called often, and ends this by what it raises. Raises RagUsageError,
+        EmbedderError and StoreError.
+        """
+        for document in documents:
+            if not document.doc_id or not document.text.strip():
+                raise RagUsageError(f"document {document.doc_id!r}: it needs an id and a text")
+            check_text(document.text, f"document {document.doc_id!r}")
+        for group in _groups(map(self._rows, documents)):
+            entries = list(self._embed(group, check))
+            self._store(entries, check)
+            yield from entries
+
+    def restore_states(self, entry: Entry) -> Entry:
+        """The entry with its states, embedded again where their file is gone."""
+        if self.states is None:
+            return entry
+        kept = self.states.load(entry.digest, entry.state_count)
+        if kept is None:
+            texts = ((entry.doc_id, text) for text in entry.state_passages)
+            made = self._embeddings(texts, lambda: None)
+            kept = self.states.keep(entry.digest, (each.states for each in made), entry.state_count)
+        return replace(entry, states=kept)
+
+    def _rows(self, document: Document) -> tuple[Row, ...]:
+        chunks, asked = self.chunker.cut(document.text), document.questions
+        texts = [(each.start, each.text, False) for each in chunks]
+        texts += [(0, question, True) for question in asked]
+        fixed, now_ns = (document.doc_id, document.title, document.digest), time.time_ns()
+        return tuple(
+            Row(*fixed, at, len(texts), start, text, now_ns, is_question)
+            for at, (start, text, is_question) in enumerate(texts)
+        )
+
+    def _store(self, entries: Sequence[Entry], check: Check) -> None:
+        rows = [row for entry in entries for row in entry.rows]
+        vectors = np.concatenate([entry.vectors for entry in entries])
+        for start in range(0, len(rows), _CHUNKS_AT_ONCE):
+            check()
+            part = slice(start, start + _CHUNKS_AT_ONCE)
+            self.store.write(rows[part], vectors[part])
+
+    def _embed(self, group: list[tuple[Row, ...]], check: Check) -> Iterator[Entry]:
+        made = self._embeddings(self._passages(group), check)
+        for rows in group:
+            vectors, asked = [], list[States]()
+            for row, each in zip(rows, made, strict=False):
+                vectors.append(each.vector)
+                if row.is_question:  # its passage is the same as a row and as a sentence
+                    asked.append(each.states)
+            entry = Entry(rows, np.stack(vectors))
+            if self.states is not None:
+                told = (each.states for each in islice(made, len(entry.sentences)))
+                kept = self.states.keep(entry.digest, chain(told, asked), entry.state_count)
+                entry = replace(entry, states=kept)
+            yield entry
+
+    def _passages(self, group: list[tuple[Row, ...]]) -> Iterator[tuple[str, str]]:
+        for rows in group:
+            yield from ((row.doc_id, row.passage) for row in rows)
+            if self.states is not None:
+                sentences = Entry(rows, _NO_VECTORS).sentence_passages
+                yield from ((rows[0].doc_id, text) for text in sentences)
+
+    def _embeddings(self, texts: Iterable[tuple[str, str]], check: Check) -> Iterator[Embedding]:
+        """Those of texts, each given behind its document's id, in their order."""
+        texts = iter(texts)
+        while part := list(islice(texts, _CHUNKS_AT_ONCE)):
+            # A transformer pads a batch to its longest text.
+            order = sorted(range(len(part)), key=lambda at: len(part[at][1]))
+            made: dict[int, Embedding] = {}
+            for start in range(0, len(order), _TEXTS_AT_ONCE):
+                check()
+                few = order[start : start + _TEXTS_AT_ONCE]
+                made |= zip(few, self._together([part[at] for at in few]), strict=True)
+            yield from (made[at] for at in range(len(part)))
+
+    def _together(self, texts: Sequence[tuple[str, str]]) -> Iterator[Embedding]:
+        made = embed_each(self.embedder, [text for _, text in texts])
+        for (doc_id, _), each in zip(texts, made, strict=True):
+            if not isinstance(each, RagError):
+                yield each
+            elif concerns_a_text(each):
+                raise type(each)(f"document {doc_id!r}: {each}") from each
+            else:
+                raise each
+
+
+def _groups(documents: Iterable[tuple[Row, ...]]) -> Iterator[list[tuple[Row, ...]]]:
+    group: list[tuple[Row, ...]] = []
+    for rows in documents:
+        group.append(rows)
+        if sum(map(len, group)) >= _CHUNKS_AT_ONCE:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """How many documents were new, changed, the same as before, and taken out."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0

@@ -1,12 +1,24 @@
-"""What travels into the store: documents, and queries with their true documents."""
+"""Documents and queries that travel into the store, and documents cut into chunks and sentences."""
 
 import hashlib
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rag_store.terms import UNSPACED
+
 # NUL and its like, and halves of surrogate pairs: they break UTF-8, terminals and databases.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+# A word counts one token for each started five letters, which is close to what WordPiece and BPE
+# make of prose and of identifiers; every other sign counts one, so does each of Chinese and
+# Japanese. Endless words are cut at 40.
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]{{1,40}}|[^\w\s]|_")
+_LETTERS_PER_TOKEN = 5
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+(?=[A-Z0-9\"'(])|\n+")
+# Longer ones, such as tables and code, are cut into parts of so many tokens.
+_SENTENCE_LETTERS = 400
+_SENTENCE_TOKENS = 64
 
 MAX_TEXT_CHARS = 4_000_000
 """Of one document: about a million tokens, and more than the context of nearly any model."""
@@ -30,19 +42,14 @@ def sha256_32(text: str) -> str:
 def distinct(questions: Iterable[str]) -> tuple[str, ...]:
     """The questions in one line each, without those that are empty or stand there before."""
     kept: dict[str, str] = {}
-    for question in questions:
-        line = " ".join(clean(question).split())
-        if line:
-            kept.setdefault(line.casefold(), line)
-    return tuple(kept.values())
+    for line in (" ".join(clean(question).split()) for question in questions):
+        kept.setdefault(line.casefold(), line)
+    return tuple(filter(None, kept.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One context: what a query can be about.
-
-    `questions` are what somebody may ask that the text answers; each is indexed beside the text.
-    """
+    """One context; `questions` are some that its text answers, each of them indexed beside it."""
 
     doc_id: str
     title: str
@@ -68,13 +75,88 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question, and the documents that answer it: none, one or several.
-
-    `kind` and `split` say to which part of its file it belongs; empty where the file does not.
-    """
+    """One question and the documents that answer it; `kind` and `split` are its file's, or ""."""
 
     query_id: str
     text: str
     doc_ids: tuple[str, ...] = ()
     kind: str = ""
     split: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A slice of a document: `text` is the document's text from character `start` on."""
+
+    ordinal: int
+    start: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunker:
+    """Cuts texts into chunks of about `size_tokens`, each sharing `overlap_tokens` with the next.
+
+    The chunks together cover the whole text, whitespace included, so that the text can be put
+    together from them again. Tokens are estimated, so that chunks do not depend on the embedder.
+    """
+
+    size_tokens: int = 128
+    overlap_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.overlap_tokens < self.size_tokens:
+            raise ValueError("overlap_tokens must be at least 0 and below size_tokens")
+
+    def cut(self, text: str) -> tuple[Chunk, ...]:
+        """The chunks of the text, at least one."""
+        starts, before = _measure(text)
+        chunks: list[Chunk] = []
+        first = 0
+        while True:
+            last = max(bisect_right(before, before[first] + self.size_tokens) - 1, first + 1)
+            done = last >= len(starts)
+            begin, stop = starts[first], len(text) if done else starts[last]
+            chunks.append(Chunk(len(chunks), begin, text[begin:stop]))
+            if done:
+                return tuple(chunks)
+            first = max(bisect_left(before, before[last] - self.overlap_tokens), first + 1)
+
+
+def _measure(text: str) -> tuple[list[int], list[int]]:
+    """Where each word begins, and how many tokens come before it (and before the end)."""
+    starts, tokens = [0], [0]
+    for match in _WORD.finditer(text):
+        if match.start() > 0:
+            starts.append(match.start())
+            tokens.append(tokens[-1])
+        tokens[-1] += -(-len(match.group()) // _LETTERS_PER_TOKEN)
+    return starts, [0, *tokens]
+
+
+def sentences(text: str) -> tuple[Chunk, ...]:
+    """The text's sentences in order, without the white space around them, none of them empty."""
+    found: list[Chunk] = []
+    begin = 0
+    for stop in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
+        sentence = text[begin:stop]
+        is_long = len(sentence) > _SENTENCE_LETTERS
+        parts = Chunker(_SENTENCE_TOKENS, 0).cut(sentence) if is_long else [Chunk(0, 0, sentence)]
+        for part in parts:
+            if said := part.text.strip():
+                found.append(Chunk(len(found), begin + part.start, said))
+        begin = stop
+    return tuple(found)
+
+
+def join(chunks: tuple[Chunk, ...]) -> str:
+    """The text that was cut, from all its chunks in order."""
+    text = ""
+    for chunk in chunks:
+        text += chunk.text[len(text) - chunk.start :]
+    return text
+
+
+def passage(title: str, text: str) -> str:
+    """What is embedded and indexed for a chunk: its words after the document's title."""
+    return f"{title}\n{text.strip()}"

@@ -31,8 +31,7 @@ class Share:
     @classmethod
     def of(cls, hits: Sequence[bool]) -> "Share":
         """The share of true ones; all zero without any."""
-        count = len(hits)
-        if count == 0:
+        if not (count := len(hits)):
             return cls(0.0, 0.0, 0.0, 0)
         interval = binomtest(sum(hits), count).proportion_ci(method="wilson")
         return cls(sum(hits) / count, float(interval.low), float(interval.high), count)
@@ -48,10 +47,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Mean":
-        """The mean of the values; all zero without any.
-
-        The same values give the same interval (Efron, Annals of Statistics 1979).
-        """
+        """Zero of none; equal values give equal intervals (Efron, Annals of Statistics 1979)."""
         if len(set(values)) < 2:
             return cls(*[_mean(values)] * 3)
         # All resamples at once would not fit into memory.
@@ -72,11 +68,8 @@ class Paired:
     @classmethod
     def of(cls, first: Sequence[bool], second: Sequence[bool]) -> "Paired":
         """Query by query, in the same order."""
-        pairs = list(zip(first, second, strict=True))
-        return cls(
-            sum(ours and not theirs for ours, theirs in pairs),
-            sum(theirs and not ours for ours, theirs in pairs),
-        )
+        pairs = Counter(zip(first, second, strict=True))
+        return cls(pairs[True, False], pairs[False, True])
 
     @property
     def p(self) -> float:
@@ -176,14 +169,10 @@ class Evaluation:
         return Share.of([each.label.agree for each in self.answerable]), Share.of(right)
 
     def at_threshold(self, threshold: float) -> OperatingPoint:
-        """What the threshold does."""
         kept = [each for each in self.answerable if not each.refused(threshold)]
-        return OperatingPoint(
-            threshold,
-            len(kept) / len(self.answerable) if self.answerable else 0.0,
-            _mean([float(each.right) for each in kept]),
-            self.refused(threshold).value,
-        )
+        share = len(kept) / len(self.answerable) if self.answerable else 0.0
+        right = _mean([float(each.right) for each in kept])
+        return OperatingPoint(threshold, share, right, self.refused(threshold).value)
 
     def keeping(self, share: float) -> OperatingPoint:
         """The highest threshold that keeps at least this share of the answerable queries."""
@@ -211,12 +200,11 @@ class Evaluation:
     def latency_ms(self) -> dict[str, dict[int, float]]:
         """For each of STAGES its percentiles over all queries."""
         timings = [each.label.timings for each in (*self.answerable, *self.unanswerable)]
-        return {stage: percentiles([getattr(each, stage) for each in timings]) for stage in STAGES}
-
-
-def percentiles(values: Sequence[float]) -> dict[int, float]:
-    """Those of PERCENTILES; zeros of nothing."""
-    return {at: float(np.percentile(values or [0.0], at)) for at in PERCENTILES}
+        times = {stage: [getattr(each, stage) for each in timings] or [0.0] for stage in STAGES}
+        return {
+            stage: {at: float(np.percentile(row, at)) for at in PERCENTILES}
+            for stage, row in times.items()
+        }
 
 
 async def evaluate(

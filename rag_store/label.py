@@ -88,10 +88,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The score below which a query is refused.
-
-    `fitted_on` counts the answerable and the unanswerable queries; (0, 0) is what is shipped.
-    """
+    """Below it a query is refused; fitted on so many answerable and other queries, if any."""
 
     threshold: float
     fitted_on: tuple[int, int] = (0, 0)
@@ -109,8 +106,8 @@ class Threshold:
 
 
 # Keeps 95 % of half of the questions of nine collections on average, without the demo corpus's.
-# Scores of another embedder lie elsewhere.
-_SHIPPED = {"minilm": Threshold(0.35)}
+# Scores of another embedder lie elsewhere: none of theirs is refused.
+SHIPPED = {"minilm": Threshold(0.35)}
 
 
 def says_something(query: str) -> bool:
@@ -131,8 +128,3 @@ def lost_at_most(keep: float, count: int) -> int:
     """How many of `count` queries, of which there is one, may be refused to keep the share."""
     # 1 - 0.9 is less than a tenth by a rounding error.
     return min(int((1 - keep) * count + 1e-9), count - 1)
-
-
-def shipped(embedder: str) -> Threshold:
-    """The threshold that comes along for an embedder, or one that refuses no score."""
-    return _SHIPPED.get(embedder, Threshold(0.0))

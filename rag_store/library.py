@@ -8,21 +8,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rag_store.catalog import Entry
-from rag_store.document_index import DocumentIndex, Size
+from rag_store.document_index import DocumentIndex, IngestReport, Progress, Size
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import open_embedder
-from rag_store.embedders.protocol import Vectors
 from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
-from rag_store.ingest import IngestReport, Progress
-from rag_store.label import KEEP, Label, Threshold, fit, shipped
+from rag_store.label import KEEP, SHIPPED, Label, Threshold, fit
 from rag_store.reranker import Reranker, open_reranker
-from rag_store.search import Answer, Found, Neighbours, Searcher, compare
+from rag_store.search import Answer, Found, Searcher
 from rag_store.settings import HYBRID, Settings
+from rag_store.store import Entry
 
 Result = TypeVar("Result")
 
@@ -76,11 +73,7 @@ async def filled_library(settings: Settings, refit: bool = False) -> AsyncIterat
 
 
 class Library:
-    """Use `open_library`. Changes are made one after another, labels at any time.
-
-    `settings` are what it was opened with, `fingerprint` is what its vectors were made with, and
-    `threshold` how it decides to refuse.
-    """
+    """Use `open_library`. Changes are made one after another, labels at any time."""
 
     def __init__(
         self,
@@ -102,7 +95,8 @@ class Library:
         # Scores of vectors or of words alone are other quantities than those of both.
         is_hybrid = settings.retriever == HYBRID
         self._note = "threshold" if is_hybrid else f"threshold-{settings.retriever}"
-        self.threshold = shipped(self.fingerprint.embedder) if is_hybrid else Threshold(0.0)
+        embedder = self.fingerprint.embedder if is_hybrid else ""
+        self.threshold = SHIPPED.get(embedder, Threshold(0.0))
 
     def restore_threshold(self) -> None:
         """Decide as was fitted before, if ever. Raises StoreError."""
@@ -117,7 +111,6 @@ class Library:
 
     @property
     def size(self) -> Size:
-        """How much it holds."""
         return self._index.size
 
     @property
@@ -160,7 +153,7 @@ class Library:
         if len({document.doc_id for document in tidy}) != len(tidy):
             raise RagUsageError("two of the documents have the same id: rename one of them")
         async with self._changing:
-            digests = {doc_id: entry.digest for doc_id, entry in self._index.entries.items()}
+            digests = {doc_id: entry.digest for doc_id, entry in self._index.entries.copy().items()}
             changed = [each for each in tidy if digests.get(each.doc_id) != each.digest]
             updated = sum(each.doc_id in digests for each in changed)
             surplus = set(digests) - {each.doc_id for each in tidy} if prune else set()
@@ -173,9 +166,7 @@ class Library:
     async def put(self, document: Document) -> str:
         """Add or update one document: "added", "updated" or "unchanged". Raises as `ingest`."""
         report = await self.ingest([document])
-        if report.unchanged:
-            return "unchanged"
-        return "updated" if report.updated else "added"
+        return next(kind for kind in ("added", "updated", "unchanged") if getattr(report, kind))
 
     async def remove(self, doc_id: str) -> bool:
         """Take one document out; False where there is none with the id. Raises StoreError."""
@@ -203,10 +194,10 @@ class Library:
         """The label with what it was made from. Raises as `label`."""
         query = self._checked(text)
         embedded = await self._queue.embed(query)
-        given = query, embedded, time.perf_counter()
+        since_s = time.perf_counter()
         if self._reranker is None:
-            return await self._in_thread(lambda: self._find(*given).answer())
-        found, passages, begun_s = await self._in_thread(self._read, *given)
+            return await self._in_thread(lambda: self._find(query, embedded, since_s).answer())
+        found, passages, begun_s = await self._in_thread(self._read, query, embedded, since_s)
         if passages:
             relevances = await self._reranker.relevances(query, passages)
             found = found.reranked(relevances, _ms_since(begun_s))
@@ -219,18 +210,6 @@ class Library:
             return await self.explain(query.text)
         except REFUSALS as error:
             raise type(error)(f"question {query.query_id!a}: {error}") from error
-
-    async def neighbours(self, text: str) -> Neighbours:
-        """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
-        vector = (await self.embed([self._checked(text)]))[0]
-        nearest = self._index.store.nearest
-        return await self._in_thread(compare, self._index.snapshot(), nearest, vector)
-
-    async def embed(self, texts: Sequence[str]) -> Vectors:
-        """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
-        found = await self._queue.embed_many(texts)
-        vectors = [each.embedding.vector for each in found]
-        return np.stack(vectors) if vectors else np.zeros((0, self.fingerprint.dim), np.float32)
 
     async def fit_threshold(
         self, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float = KEEP

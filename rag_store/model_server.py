@@ -28,10 +28,7 @@ class Failures:
 
 
 def parsed_url(url: str, name: str, instead: str = "name its key's variable") -> SplitResult:
-    """The parts of a server's url. Raises RagUsageError about `name` where no server can have it.
-
-    `instead` says what to do instead of giving a password.
-    """
+    """A server's url in parts; `instead` of a password do that. Raises RagUsageError."""
     if "@" in url:  # it would stand in every error that names the route
         raise RagUsageError(f"{name} holds a password: {instead}")
     try:

@@ -72,11 +72,7 @@ class Reranker:
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def relevances(self, query: str, passages: Sequence[str]) -> list[float]:
-        """How well each passage answers the query, in order; more is better.
-
-        The numbers are the model's own, often from 0 to 1. Raises RerankerError, as
-        RerankerRefusal where asking again would not help.
-        """
+        """How well each answers the query, in order; more is better. Raises RerankerError."""
         route, count = self._spec.route, len(passages)
         body = {"model": self._spec.model, "query": query, "documents": list(passages)}
         async with self._free:

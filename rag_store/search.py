@@ -5,28 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from rag_store.catalog import Entry
-from rag_store.chunking import passage
+from rag_store.documents import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something
-from rag_store.ranking import (
-    BM25_WEIGHT,
-    NEAREST_ROWS,
-    Nearest,
-    Ranking,
-    RowScores,
-    rank,
-    score_rows,
-)
+from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Snapshot, rank, score_rows
 from rag_store.settings import Settings
-from rag_store.snapshot import Scores, Snapshot
+from rag_store.store import Entry
 from rag_store.terms import terms
 
 _GAP = " … "
-_RECALL_AT = 10
-_SAME = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +61,7 @@ class Searcher:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A query's candidates; `relevances` are of the first of them, which a reranker has read.
-
-    `is_question` is False for a query that says nothing.
-    """
+    """A query's candidates; `relevances` are of those, the first, that a reranker has read."""
 
     searcher: Searcher
     words: list[str]
@@ -88,16 +75,10 @@ class Found:
     def passages(self) -> list[str]:
         """What a reranker is to read: a text for each of the first candidates."""
         spec, snapshot = self.searcher.settings.reranker, self.searcher.snapshot
-        shares = self.scores.bm25 / (self.scores.most or 1)
-        return [
-            excerpt(
-                snapshot.entries[at],
-                self.embedding.vector,
-                shares[slice(*snapshot.first_rows[at : at + 2])],
-                spec.chunks,
-            )
-            for at in self.ranking.documents[: spec.documents]
-        ]
+        shares, first_rows = self.scores.bm25 / (self.scores.most or 1), snapshot.first_rows
+        found = self.ranking.documents[: spec.documents]
+        read = [(snapshot.entries[at], shares[first_rows[at] : first_rows[at + 1]]) for at in found]
+        return [excerpt(entry, self.embedding.vector, of, spec.chunks) for entry, of in read]
 
     def reranked(self, relevances: Sequence[float], rerank_ms: float) -> "Found":
         """The first candidates in the order of the relevance that each of them has."""
@@ -146,19 +127,16 @@ class Found:
     def _candidate(self, at: int) -> Candidate:
         ranking, snapshot = self.ranking, self.searcher.snapshot
         entry, row = snapshot.entries[ranking.documents[at]], snapshot.rows[ranking.rows[at]]
+        parts = ranking.scores, ranking.cosines, ranking.bm25
+        score, cosine, bm25 = (float(each[at]) for each in parts)
+        question = row.text if row.is_question else None
+        relevance = self.relevances[at] if at < len(self.relevances) else None
         return Candidate(
-            entry.doc_id,
-            entry.title,
-            float(ranking.scores[at]),
-            float(ranking.cosines[at]),
-            float(ranking.bm25[at]),
-            row.ordinal,
-            row.text if row.is_question else None,
-            self.relevances[at] if at < len(self.relevances) else None,
+            entry.doc_id, entry.title, score, cosine, bm25, row.ordinal, question, relevance
         )
 
 
-def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:
+def excerpt(entry: Entry, query: Vectors, shares: npt.NDArray[np.float32], count: int) -> str:
     """What a reranker reads of a document: its title and `count` best chunks in their order.
 
     `query` has the shape [dim]; `shares` are of the highest possible BM25, of each row of the
@@ -176,30 +154,3 @@ def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:
             runs.append(row.text)
         last, end = row.ordinal, row.start + len(row.text)
     return passage(entry.title, _GAP.join(run.strip() for run in runs))
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """One query asked of Chroma's HNSW index, and by comparing all chunks.
-
-    `recall` is the share of the 10 nearest chunks that are among the first 10 of the index, where
-    a chunk as near as the tenth counts as one of them.
-    """
-
-    recall: float
-    exact_ms: float
-    hnsw_ms: float
-
-
-def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours:
-    """Ask both for the chunks nearest to a vector of shape [dim]. Raises StoreError."""
-    begun_s = time.perf_counter()
-    cosines = snapshot.vectors @ vector
-    exact_s = time.perf_counter()
-    row_ids, _ = nearest(vector, NEAREST_ROWS)
-    hnsw_s = time.perf_counter()
-    wanted = min(_RECALL_AT, len(cosines))
-    tenth = np.sort(cosines)[-wanted]
-    held = [snapshot.row_of_id[row_id] for row_id in row_ids if row_id in snapshot.row_of_id]
-    found = sum(bool(cosines[row] >= tenth - _SAME) for row in held[:wanted])
-    return Neighbours(found / wanted, (exact_s - begun_s) * 1000, (hnsw_s - exact_s) * 1000)

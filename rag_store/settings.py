@@ -1,14 +1,11 @@
-"""How a library is opened, as a command line says it, and what a collection was made with.
-
-Vectors of another make must not be compared with a collection's own.
-"""
+"""How a library is opened, and what a collection was made with: no vectors of two makes meet."""
 
 import json
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rag_store.chunking import Chunker
+from rag_store.documents import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.protocol import Identity
 from rag_store.errors import FingerprintError, OtherSettings, RagUsageError

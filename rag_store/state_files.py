@@ -5,7 +5,6 @@ beside Chroma because it has no place for matrices. They take 60 times the text,
 mapped and not read: the memory that it takes may be given back.
 """
 
-import hashlib
 import mmap
 import os
 import re
@@ -20,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from rag_store.documents import sha256_32
 from rag_store.embedders.protocol import States, Vectors, unit
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.settings import Fingerprint
@@ -33,26 +33,20 @@ _MAKE = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class WordStates:
-    """Those of a document's sentences, then of its questions.
-
-    `means` are the means of the states of each at unit length, shape [sentences, dim].
-    """
+    """Of a document's sentences, then questions; `means` are of each, shape [sentences, dim]."""
 
     sentences: tuple[States, ...]
     means: Vectors
 
 
 class StateFiles:
-    """The files of one collection, in a folder that names its fingerprint.
-
-    A file holds the states of all sentences, one byte a number, and then how many each has.
-    """
+    """A file for each document: the states of all its sentences, and then how many each has."""
 
     def __init__(
         self, path: Path, collection: str, fingerprint: Fingerprint, read_only: bool = False
     ) -> None:
-        """Raises RagUsageError where the folder cannot be made."""
-        make = hashlib.sha256(fingerprint.as_json().encode()).hexdigest()[:16]
+        """Raises RagUsageError where their folder, which names the fingerprint, cannot be made."""
+        make = sha256_32(fingerprint.as_json())[:16]
         self._folder = path / "states" / f"{collection}-{make}"
         self._dim, self._read_only = fingerprint.dim, read_only
         try:
@@ -67,10 +61,9 @@ class StateFiles:
         """Write the states of a document's passages, and read them again. Raises StoreError."""
         if self._read_only:
             return states_in_memory(list(states))
-        path = self._path(digest)
+        path, counts = self._path(digest), list[int]()
         # Renamed when whole: a kill -9 leaves no half of a file under the name that is read.
         partial = path.with_suffix(f".{os.getpid()}.partial")
-        counts = []
         try:
             with partial.open("wb") as file:
                 for each in states:
@@ -80,8 +73,7 @@ class StateFiles:
             partial.replace(path)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}") from error
-        kept = self.load(digest, passages)
-        if kept is None:
+        if (kept := self.load(digest, passages)) is None:
             raise StoreError(f"{path} was changed while it was written")
         return kept
 

@@ -1,4 +1,4 @@
-"""Chunks and their vectors in a Chroma collection, embedded in this process or on a server.
+"""Chunks and their vectors in a Chroma collection, and which documents its rows are.
 
 Chroma keeps an old row silently on `add`, keeps a stored metric silently on `get_or_create`, and
 takes NaN. So rows are only upserted, collections are created or opened but never both in one call,
@@ -6,19 +6,22 @@ and vectors are checked before they get here.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 from rag_store.chroma import open_client, open_folder, reason_of, require_answer
-from rag_store.chunking import passage
+from rag_store.documents import Chunk, Document, join, passage, sentences
 from rag_store.embedders.protocol import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.settings import Fingerprint, Settings, require_ours
+from rag_store.state_files import WordStates
 
 # Chroma refuses more than 5461 rows at once.
 BATCH_ROWS = 4096
@@ -33,10 +36,7 @@ _FINGERPRINT = "kvswarm_fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One chunk or question as it is stored; the questions of a document come after its chunks.
-
-    `digest` is its document's, `count` how many rows that has.
-    """
+    """A chunk, or a question behind them, of a document with `digest` and `count` rows."""
 
     doc_id: str
     title: str
@@ -83,6 +83,102 @@ class Row:
 _KINDS = get_type_hints(Row)
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A document's rows in order and their vectors of shape [rows, dim]; chunks, then questions.
+
+    `states` are those of its sentences, then of its questions; None where the embedder gives none.
+    """
+
+    rows: tuple[Row, ...]
+    vectors: Vectors
+    states: WordStates | None = None
+
+    @property
+    def doc_id(self) -> str:
+        return self.rows[0].doc_id
+
+    @property
+    def title(self) -> str:
+        return self.rows[0].title
+
+    @property
+    def digest(self) -> str:
+        return self.rows[0].digest
+
+    @property
+    def row_ids(self) -> list[str]:
+        return [row.row_id for row in self.rows]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no row is missing, or of another version."""
+        ordinals = [row.ordinal for row in self.rows]
+        are_all = ordinals == list(range(self.rows[0].count))
+        return are_all and self.document().digest == self.digest
+
+    @cached_property
+    def chunk_count(self) -> int:
+        """How many of the rows are chunks; the others are questions."""
+        return sum(not row.is_question for row in self.rows)
+
+    @cached_property
+    def sentences(self) -> tuple[Chunk, ...]:
+        """Those of its text."""
+        return sentences(self.document().text)
+
+    @property
+    def state_count(self) -> int:
+        """How many sentences and questions there are."""
+        return len(self.sentences) + len(self.rows) - self.chunk_count
+
+    @property
+    def sentence_passages(self) -> Iterator[str]:
+        """What is embedded for the states of each sentence."""
+        return (passage(self.title, sentence.text) for sentence in self.sentences)
+
+    @property
+    def state_passages(self) -> Iterator[str]:
+        """What is embedded for the states of each sentence, and then of each question."""
+        return chain(self.sentence_passages, (row.text for row in self.rows[self.chunk_count :]))
+
+    @cached_property
+    def text_digest(self) -> str:
+        """As its document has it."""
+        return self.document().text_digest
+
+    def document(self) -> Document:
+        """Put together from its rows."""
+        told, asked = self.rows[: self.chunk_count], self.rows[self.chunk_count :]
+        text = join(tuple(Chunk(row.ordinal, row.start, row.text) for row in told))
+        return Document(self.doc_id, self.title, text, tuple(row.text for row in asked))
+
+
+def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entry], list[str]]:
+    """The whole documents by id, and the ids of the rows that belong to none of them.
+
+    A document is there when all its rows are, with one digest: rows are written in batches, and a
+    kill -9 between two of them leaves a part. An update writes the new version's rows before it
+    removes the old ones, so of two whole versions the one written later counts.
+    """
+    versions: dict[tuple[str, str], list[tuple[Row, Vectors]]] = {}
+    for rows, vectors in pages:
+        for row, vector in zip(rows, vectors, strict=True):
+            versions.setdefault((row.doc_id, row.digest), []).append((row, vector))
+    entries: dict[str, Entry] = {}
+    strays: list[str] = []
+    for parts in sorted(versions.values(), key=lambda parts: parts[0][0].written_ns):
+        parts.sort(key=lambda part: part[0].ordinal)
+        entry = Entry(tuple(row for row, _ in parts), np.stack([vector for _, vector in parts]))
+        if not entry.is_whole:
+            strays += entry.row_ids
+            continue
+        if entry.doc_id in entries:
+            strays += entries[entry.doc_id].row_ids
+        entries[entry.doc_id] = entry
+    return entries, strays
+
+
 class ChunkStore:
     """One collection. Safe to call from several threads; every call may block on the disk.
 
@@ -95,8 +191,7 @@ class ChunkStore:
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
         else, or by others.
         """
-        self._server = settings.chroma_url
-        self._held = ExitStack()
+        self._server, self._held = settings.chroma_url, ExitStack()
         path, self.read_only = settings.path, False
         try:
             if not self._server:
@@ -113,16 +208,14 @@ class ChunkStore:
         self._held.close()
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Add the rows, or overwrite those with the same id. Raises StoreError."""
-        for start in range(0, len(rows), BATCH_ROWS):
-            part = slice(start, start + BATCH_ROWS)
-            with _translated("cannot write to"):
-                self._collection.upsert(
-                    ids=[row.row_id for row in rows[part]],
-                    embeddings=vectors[part],
-                    documents=[row.text for row in rows[part]],
-                    metadatas=[row.metadata() for row in rows[part]],
-                )
+        """Add up to BATCH_ROWS rows, or overwrite those with the same id. Raises StoreError."""
+        with _translated("cannot write to"):
+            self._collection.upsert(
+                ids=[row.row_id for row in rows],
+                embeddings=vectors,
+                documents=[row.text for row in rows],
+                metadatas=[row.metadata() for row in rows],
+            )
 
     def delete(self, row_ids: Sequence[str], where: Mapping[str, Any] | None = None) -> None:
         """Remove the rows of which `where` holds; unknown ids are ignored. Raises StoreError."""

@@ -21,6 +21,8 @@ _VOWEL = re.compile(r"[aeiouy]")
 _LONGEST_WORD = 40
 """What is longer is no word, and would only fill the memory of those that were stemmed."""
 _DOUBLED = re.compile(r"([^aeioulsz\d])\1$")
+_IES = re.compile(r"(?<=..)ies$")
+_PLURAL = re.compile(r"(?<=ss)es$|(?<![sui])s$")
 
 _SMALL_WORDS = (
     "a about after all also am an and any are as at be because been before being both but by can"
@@ -35,10 +37,7 @@ STOPWORDS = frozenset(_SMALL_WORDS.split())
 
 
 def terms(text: str) -> list[str]:
-    """The text's terms in order, repeats included; empty for a text of stop words alone.
-
-    Of Chinese and Japanese they are all pairs of neighbouring signs.
-    """
+    """The text's terms in order, no stop words; of Chinese and Japanese all pairs of neighbours."""
     found: list[str] = []
     # Letters typed as a letter and its accent are two characters, of which one ends a word.
     for match in _WORD.finditer(normalize("NFC", text)):
@@ -81,7 +80,7 @@ def _stem(word: str) -> str:
     """The word without plural, past, progressive and adverb endings; rough, but consistent."""
     if len(word) <= 3 or not word.isascii() or any(letter.isdigit() for letter in word):
         return word
-    word = _without_plural(word)
+    word = _PLURAL.sub("", _IES.sub("y", word))
     for suffix, least in (("ingly", 3), ("edly", 3), ("ing", 3), ("ed", 3), ("ly", 4)):
         stem = word.removesuffix(suffix)
         if stem != word and len(stem) >= least and _VOWEL.search(stem):
@@ -89,13 +88,3 @@ def _stem(word: str) -> str:
             break
     word = word.removesuffix("e") if len(word) > 4 else word
     return f"{word[:-1]}i" if word.endswith("y") and len(word) > 3 else word
-
-
-def _without_plural(word: str) -> str:
-    if word.endswith("sses"):
-        return word[:-2]
-    if word.endswith("ies") and len(word) > 4:
-        return f"{word[:-3]}y"
-    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        return word[:-1]
-    return word

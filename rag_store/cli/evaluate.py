@@ -1,20 +1,18 @@
 """`kvswarm rag eval` and `kvswarm rag fit-threshold`: questions whose answers are known."""
 
-import argparse
 import json
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from rag_store.chunking import Chunker
-from rag_store.cli.figures import Baseline, Figures, SizeFigures, as_json, as_table
-from rag_store.cli.index import shown_progress, told_documents
-from rag_store.cli.options import Parser, add_library_options, add_option, settings_of
+from rag_store.cli.figures import Baseline, Figures, as_json, as_table
+from rag_store.cli.library import shown_progress, told_documents
+from rag_store.cli.options import Parser, add_option
 from rag_store.cli.output import fitted
-from rag_store.documents import Document, Query
+from rag_store.documents import Chunker, Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import Evaluation, Share, evaluate
 from rag_store.label import KEEP
@@ -23,28 +21,18 @@ from rag_store.readers import read_judged, read_queries
 from rag_store.reranker import RerankerSpec
 from rag_store.settings import Settings
 
-# So many queries say how well the index recalls; more would only take longer.
-_COMPARED = 200
 # No document has so many: the chunk is the document, of which an embedder may cut the end off.
 _WHOLE = Chunker(size_tokens=1_000_000_000, overlap_tokens=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What is asked, and of which documents; without `corpus` of those in the library."""
-
-    queries: tuple[Query, ...]
-    unanswerable: tuple[Query, ...]
-    corpus: tuple[Document, ...]
-    distractors: tuple[Document, ...]
-
-
 async def eval_command(arguments: list[str]) -> int:
     """Label questions whose answers are known, and print how that went."""
-    parsed = _eval_parser().parse_args(arguments)
-    material = _read(parsed)
+    parsed, settings = _eval_parser().read(arguments)
+    queries = read_judged(parsed.questions, parsed.split, parsed.qrels)
+    unanswerable = _strangers(parsed.unanswerable or [], parsed.split)
+    corpus = told_documents(parsed.corpus) if parsed.corpus else ()
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
-        figures = await _measure(settings_of(parsed), material, Path(folder))
+        figures = await _measure(settings, queries, unanswerable, corpus, Path(folder))
     text = json.dumps(as_json(figures)) if parsed.json else fitted(as_table(figures), sys.stdout)
     print(text)
     return 0
@@ -52,14 +40,14 @@ async def eval_command(arguments: list[str]) -> int:
 
 async def fit_threshold_command(arguments: list[str]) -> int:
     """Decide anew when to refuse; kept beside the collection."""
-    parsed = _fit_parser().parse_args(arguments)
-    settings = settings_of(parsed)
+    parsed, settings = _fit_parser().read(arguments)
     if not 0 < parsed.keep <= 1:
         raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
     judged = read_judged(parsed.answerable, parsed.split, parsed.qrels)
     answerable = [query for query in judged if query.doc_ids]
     unanswerable = _strangers([parsed.unanswerable], parsed.split)
     async with filled_library(settings, refit=True) as library:
+        _check_known(answerable, library)
         made = await library.fit_threshold(answerable, unanswerable, parsed.keep)
         point = (await evaluate(library, answerable, unanswerable)).at_threshold(made.threshold)
     print(
@@ -78,9 +66,7 @@ def _eval_parser() -> Parser:
     strangers = "questions no document answers; may be given several times"
     add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
     add("--corpus", type=Path, help="use these documents, not those in the library")
-    add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
     add("--json", action="store_true", help="one JSON object")
-    add_library_options(parser)
     return parser
 
 
@@ -90,7 +76,6 @@ def _fit_parser() -> Parser:
     parser.add_argument("unanswerable", type=Path, help="questions that none answers")
     _add_question_options(parser)
     add_option(parser, "--keep", KEEP, "share of the answerable ones to be labelled")
-    add_library_options(parser)
     return parser
 
 
@@ -99,24 +84,6 @@ def _add_question_options(parser: Parser) -> None:
     split = "only questions with this in their field split, as dev or test"
     add_option(parser, "--qrels", None, judged, type=Path, metavar="FILE")
     add_option(parser, "--split", "", split)
-
-
-def _read(parsed: argparse.Namespace) -> Material:
-    if parsed.distractors and not parsed.corpus:
-        raise RagUsageError("--distractors needs --corpus: they are not put into your library")
-    material = Material(
-        read_judged(parsed.questions, parsed.split, parsed.qrels),
-        _strangers(parsed.unanswerable or [], parsed.split),
-        told_documents(parsed.corpus) if parsed.corpus else (),
-        told_documents(parsed.distractors) if parsed.distractors else (),
-    )
-    known = {each.doc_id for each in material.corpus}
-    if both := sorted(each.doc_id for each in material.distractors if each.doc_id in known):
-        raise RagUsageError(
-            f"{parsed.distractors} and {parsed.corpus} both have a document {both[0]!a}, and one"
-            " would take the other's place: rename it in --distractors, or leave it out"
-        )
-    return material
 
 
 def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
@@ -128,30 +95,24 @@ def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
     )
 
 
-async def _measure(settings: Settings, material: Material, folder: Path) -> Figures:
-    used = settings
-    if material.corpus:
-        used = replace(settings, path=folder / "default", chroma_url="")
-    sizes = []
-    for documents in _steps(material):
-        # Opened anew each time: an open library keeps embeddings, and they are timed too.
-        async with _filled(used, documents) as library:
-            _check_known(material.queries, library)
-            evaluation = await evaluate(library, material.queries, material.unanswerable)
-            asked = [await library.neighbours(each.text) for each in material.queries[:_COMPARED]]
-            sizes.append(SizeFigures(library.size, evaluation, tuple(asked)))
-            threshold = library.threshold.threshold
-            found = [library.document(doc_id) for doc_id in library.doc_ids]
-    held = [document for document in found if document]
-    others = await _baselines(used, folder / "whole", held, sizes[-1].evaluation)
-    return Figures(tuple(sizes), threshold, others)
-
-
-def _steps(material: Material) -> list[Sequence[Document]]:
-    """The corpus, then with an eighth, a quarter, a half, and all of the distractors."""
-    others = material.distractors
-    ends = sorted({len(others) // part for part in (8, 4, 2, 1)} - {0})
-    return [material.corpus, *(others[:end] for end in ends)]
+async def _measure(
+    settings: Settings,
+    queries: Sequence[Query],
+    unanswerable: Sequence[Query],
+    corpus: Sequence[Document],
+    folder: Path,
+) -> Figures:
+    """Ask the library, or one of its own that holds the corpus; `folder` must be empty."""
+    own = replace(settings, path=folder / "default", chroma_url="")
+    used = own if corpus else settings
+    async with _filled(used, corpus) as library:
+        _check_known(queries, library)
+        evaluation = await evaluate(library, queries, unanswerable)
+        size, threshold = library.size, library.threshold.threshold
+        held = [each for each in map(library.document, library.doc_ids) if each]
+    # Opened anew each time: an open library keeps embeddings, and they are timed too.
+    others = await _baselines(used, folder / "whole", held, evaluation)
+    return Figures(size, evaluation, threshold, others)
 
 
 @asynccontextmanager
@@ -170,7 +131,7 @@ def _check_known(queries: Sequence[Query], library: Library) -> None:
         if query.doc_ids and not known.intersection(query.doc_ids):
             raise RagUsageError(
                 f"question {query.query_id!a} is about {query.doc_ids[0]!a}, which is not among"
-                f" the {len(known)} documents: name the --corpus the questions were made for"
+                f" the {len(known)} documents: give those that the questions were made for"
             )
 
 
@@ -193,15 +154,9 @@ async def _baselines(
     if settings.reranker.url:
         arms["without_reranking"] = unread, ()
     queries = [each.query for each in ours.answerable]
-    found = {name: await _evaluated(*arm, queries) for name, arm in arms.items()}
+    found: dict[str, Evaluation] = {}
+    for name, (arm, held) in arms.items():
+        async with _filled(arm, held) as library:
+            found[name] = await evaluate(library, queries)
     rows = {name: Baseline(each.top(1), ours.against(each)) for name, each in found.items()}
     return {**rows, "oracle": Baseline(Share.of([True] * len(queries)), None)}
-
-
-async def _evaluated(
-    settings: Settings, documents: Sequence[Document], queries: Sequence[Query]
-) -> Evaluation:
-    async with open_library(replace(settings, create=bool(documents))) as library:
-        if documents:
-            await library.ingest(documents)
-        return await evaluate(library, queries)

@@ -5,8 +5,7 @@ from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from rag_store.document_index import Size
-from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share, percentiles
-from rag_store.search import Neighbours
+from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
 _PAIRS = 10
@@ -22,43 +21,22 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeFigures:
-    """The evaluation with so many documents, and the HNSW index against exact search there."""
+class Figures:
+    """An evaluation of a library of some size, and the baselines on the same documents."""
 
     size: Size
     evaluation: Evaluation
-    neighbours: tuple[Neighbours, ...] = ()
-
-    @property
-    def recall(self) -> float:
-        """Of the index, the mean over queries."""
-        found = [each.recall for each in self.neighbours] or [0.0]
-        return sum(found) / len(found)
-
-    @property
-    def exact_ms(self) -> dict[int, float]:
-        """Percentiles of comparing all chunks."""
-        return percentiles([each.exact_ms for each in self.neighbours])
-
-    @property
-    def hnsw_ms(self) -> dict[int, float]:
-        """Percentiles of asking the index."""
-        return percentiles([each.hnsw_ms for each in self.neighbours])
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One evaluation or, with distractors, several; the last and `baselines` have all documents."""
-
-    sizes: tuple[SizeFigures, ...]
     threshold: float
     baselines: dict[str, Baseline]
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
-    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
-    stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
+    found, size = figures.evaluation, figures.size
+    stages = {
+        stage: {f"p{at}": value for at, value in row.items()}
+        for stage, row in found.latency_ms().items()
+    }
     agree, right_when_agree = found.agreeing
     return {
         "questions": len(found.answerable),
@@ -83,7 +61,6 @@ def as_json(figures: Figures) -> dict[str, Any]:
             {"asked": asked, "labelled": labelled, "count": count}
             for (asked, labelled), count in found.confusions.items()
         ],
-        "sizes": [_size(each) for each in figures.sizes],
     }
 
 
@@ -116,18 +93,6 @@ def _point(found: Evaluation, kept: float) -> dict[str, float | None]:
     return {**told, "reject": refused if found.unanswerable else None}
 
 
-def _size(each: SizeFigures) -> dict[str, Any]:
-    return {
-        "documents": each.size.documents,
-        "chunks": each.size.chunks,
-        "top1": each.evaluation.top(1).value,
-        "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
-        "hnsw_recall": each.recall,
-        "exact_ms": _named(each.exact_ms),
-        "hnsw_ms": _named(each.hnsw_ms),
-    }
-
-
 def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float]]:
     return {
         key: {name: share.value, "questions": share.count, "low": share.low, "high": share.high}
@@ -139,13 +104,9 @@ def _with_interval(name: str, of: Share | Mean) -> dict[str, Any]:
     return {name: of.value, f"{name}_interval": [of.low, of.high]}
 
 
-def _named(row: dict[int, float]) -> dict[str, float]:
-    return {f"p{at}": value for at, value in row.items()}
-
-
 def as_table(figures: Figures) -> str:
     """A block of lines for each side of it."""
-    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
+    found, size = figures.evaluation, figures.size
     head = f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer, {size}"
     blocks = [
         _accuracy_lines(found),
@@ -153,7 +114,6 @@ def as_table(figures: Figures) -> str:
         _share_lines(("kind", "top-1"), found.by_kind),
         _refusing_lines(found, figures.threshold),
         _time_lines(found),
-        _size_lines(figures.sizes),
         _confusion_lines(found),
     ]
     return "\n\n".join([head, *("\n".join(block) for block in map(list, blocks) if block)])
@@ -212,16 +172,6 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
         if any(row.values())
     ]
     return _columns([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])
-
-
-def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
-    head = ["documents", "chunks", "top-1", "HNSW recall@10"]
-    rows = [head + [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ("p50", "p99")]]
-    for each in sizes:
-        times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in (50, 99)]
-        shares = [f"{share:.3f}" for share in (each.evaluation.top(1).value, each.recall)]
-        rows.append([str(each.size.documents), str(each.size.chunks), *shares, *times])
-    return _columns(rows)
 
 
 def _confusion_lines(found: Evaluation) -> Iterator[str]:

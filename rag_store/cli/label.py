@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.options import Parser
 from rag_store.cli.output import fitted
 from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
@@ -20,8 +20,7 @@ _AT_ONCE = 64
 
 async def label_command(arguments: list[str]) -> int:
     """Label queries; a query that cannot be labelled is said on stderr and makes the exit code."""
-    parsed = _label_parser().parse_args(arguments)
-    settings = settings_of(parsed)
+    parsed, settings = _label_parser().read(arguments)
     queries = _queries(parsed.text, parsed.file)
     code = 0
     async with filled_library(settings) as library:
@@ -40,8 +39,8 @@ async def label_command(arguments: list[str]) -> int:
 
 async def explain_command(arguments: list[str]) -> int:
     """Label one query and say why."""
-    parsed = _explain_parser().parse_args(arguments)
-    async with filled_library(settings_of(parsed)) as library:
+    parsed, settings = _explain_parser().read(arguments)
+    async with filled_library(settings) as library:
         answer, threshold = await library.explain(parsed.text), library.threshold
     if parsed.json:
         terms = {term.text: term.weight for term in answer.terms}
@@ -58,7 +57,6 @@ def _label_parser() -> Parser:
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the question (default: stdin)")
     parser.add_argument("--file", type=Path, help="questions, one a line; - is stdin")
     parser.add_argument("--json", action="store_true", help="a JSON object for each question")
-    add_library_options(parser)
     return parser
 
 
@@ -66,7 +64,6 @@ def _explain_parser() -> Parser:
     parser = Parser("explain", "which document a question is about, and why")
     parser.add_argument("text", metavar="TEXT", help="the question")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    add_library_options(parser)
     return parser
 
 

@@ -23,8 +23,8 @@ kvswarm rag: which document is a question about?
 """
 
 _COMMANDS = {
-    "index": "rag_store.cli.index:index_command",
-    "serve": "rag_store.cli.serve:serve_command",
+    "index": "rag_store.cli.library:index_command",
+    "serve": "rag_store.cli.library:serve_command",
     "label": "rag_store.cli.label:label_command",
     "explain": "rag_store.cli.label:explain_command",
     "eval": "rag_store.cli.evaluate:eval_command",

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from rag_store.chunking import Chunker
 from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
+from rag_store.documents import Chunker
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
 from rag_store.reranker import RerankerSpec
@@ -19,7 +19,7 @@ _SETTINGS, _EMBEDDER, _CHUNKER, _RERANKER = Settings(), EmbedderSpec(), Chunker(
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line. The options of the library are always there."""
+    """Says what is wrong in one line. The options of the library are always there, last."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(
@@ -28,6 +28,12 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
             allow_abbrev=False,
         )
+
+    def read(self, arguments: list[str]) -> tuple[argparse.Namespace, Settings]:
+        """What is typed, and the library that it means. Raises RagUsageError."""
+        add_library_options(self)
+        parsed = self.parse_args(arguments)
+        return parsed, settings_of(parsed)
 
     def format_help(self) -> str:
         return fitted(super().format_help(), sys.stdout)

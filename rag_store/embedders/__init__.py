@@ -1,13 +1,15 @@
-"""Embedders behind one small protocol, and the choice between them; a server's is here too."""
+"""Embedders behind one small protocol, and the choice between them; the short ones are here too."""
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from rag_store.embedders.hashing import HashingEmbedder
-from rag_store.embedders.protocol import Embedder, Embedding, Identity, unit
+from rag_store.embedders.protocol import Embedder, Embedding, Identity, Vectors, states, unit
 from rag_store.embedders.transformer import MAX_TOKENS, TransformerEmbedder, open_minilm
 from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError, VectorError
 from rag_store.model_server import Failures, ask, line_of, of_each, open_session, parsed_url
@@ -15,6 +17,8 @@ from rag_store.model_server import Failures, ask, line_of, of_each, open_session
 KINDS = ("minilm", "hf-encoder", "hf-causal-mean", "openai", "hashing")
 _BATCH_ROWS = 64
 _FAILURES = Failures(EmbedderError, EmbedderRefusal, "have it do less else meanwhile")
+_WORD = re.compile(r"\w+")
+_TRIPLE_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,7 @@ def _needed(spec: EmbedderSpec, field: str) -> str:
 
 
 class OpenAIEmbedder:
-    """Asks `<url>/v1/embeddings`; which weights answer there cannot be seen, only their name.
-
-    For a thread without an event loop: each call has one of its own.
-    """
+    """Asks `<url>/v1/embeddings` from threads without an event loop: each call has its own."""
 
     def __init__(self, url: str, model: str, api_key_env: str, timeout_s: float = 60.0) -> None:
         """Ask once for the dimension. Raises RagUsageError and EmbedderError."""
@@ -93,3 +94,31 @@ def _rows(answer: bytes, count: int, route: str) -> list[list[float]]:
     if rows is None or not all(rows):
         raise VectorError(f"{route} did not answer with {count} embeddings: {line_of(answer)}")
     return rows
+
+
+class HashingEmbedder:
+    """Each word and each of its letter triples adds its sign to one of `dim` places; for tests."""
+
+    def __init__(self, dim: int = 256) -> None:
+        self.identity = Identity("hashing", "none", dim, "sum of words and letter triples", True)
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """One embedding for each text; texts without a word share one."""
+        return [self._embed(text) for text in texts]
+
+    def _embed(self, text: str) -> Embedding:
+        words = _WORD.findall(text.lower()) or [""]
+        rows = np.stack([_hashed(word, self.identity.dim) for word in words])
+        whole = unit(rows.sum(axis=0, keepdims=True) + 1e-6)
+        return Embedding(whole[0], states(rows), tuple(words))
+
+
+@lru_cache(maxsize=1 << 14)
+def _hashed(word: str, dim: int) -> Vectors:
+    padded = f"^{word}$"
+    triples = (f"#{padded[start : start + 3]}" for start in range(len(padded) - 2))
+    row = np.zeros(dim, np.float32)
+    for feature, weight in ((word, 1.0), *((each, _TRIPLE_WEIGHT) for each in triples)):
+        digest = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest())
+        row[(digest >> 1) % dim] += weight if digest & 1 else -weight
+    return row

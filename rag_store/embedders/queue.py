@@ -48,7 +48,7 @@ class EmbeddingQueue:
     def __init__(
         self, embedder: Embedder, executor: Executor, batch_rows: int = 32, kept_texts: int = 4096
     ) -> None:
-        """`executor` must have one thread: an embedder is called by one thread at a time."""
+        """`executor` is as of `LentEmbedder`."""
         self._embedder = embedder
         self._executor = executor
         self._batch_rows = batch_rows
@@ -59,10 +59,9 @@ class EmbeddingQueue:
 
     async def embed(self, text: str) -> Embedded:
         """The text's embedding. Raises EmbedderError."""
-        kept = self._kept.get(text)
-        if kept is not None:
+        if text in self._kept:
             self._kept.move_to_end(text)
-            return Embedded(kept, 0.0, 0.0)
+            return Embedded(self._kept[text], 0.0, 0.0)
         if text not in self._waiting:
             future = asyncio.get_running_loop().create_future()
             self._waiting[text] = _Waiting(time.perf_counter(), future)
@@ -71,10 +70,6 @@ class EmbeddingQueue:
             self._runner = asyncio.create_task(self._run())
         # Shielded: one caller that gives up must not cancel the others' vector.
         return await asyncio.shield(done)
-
-    async def embed_many(self, texts: Sequence[str]) -> list[Embedded]:
-        """The texts' embeddings in order. Raises EmbedderError."""
-        return list(await asyncio.gather(*map(self.embed, texts)))
 
     async def close(self) -> None:
         """Give up on what waits. Idempotent."""
@@ -152,14 +147,9 @@ def concerns_a_text(error: RagError) -> bool:
 
 def _checked(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
     """What the embedder makes, of the right number, shape and finite. Raises EmbedderError."""
-    embeddings = embedder.embed(texts)
-    dim = embedder.identity.dim
-    sound = len(embeddings) == len(texts) and all(
-        each.vector.shape == (dim,) and bool(np.isfinite(each.vector).all()) for each in embeddings
-    )
-    if not sound:
-        raise VectorError(
-            f"the embedder {embedder.identity.name} did not give {len(texts)} finite vectors"
-            f" of {dim} dimensions"
-        )
-    return embeddings
+    found, (name, dim) = embedder.embed(texts), (embedder.identity.name, embedder.identity.dim)
+    sound = (each.vector.shape == (dim,) and np.isfinite(each.vector).all() for each in found)
+    if len(found) == len(texts) and all(sound):
+        return found
+    wanted = f"{len(texts)} finite vectors of {dim} dimensions"
+    raise VectorError(f"the embedder {name} did not give {wanted}")

@@ -24,8 +24,7 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Token ids, and the word each is a piece of, None for a mark such as [CLS]; no words where no
-    states are wanted."""
+    """Token ids, and the word of each, None for a mark such as [CLS]; no words without states."""
 
     ids: list[int]
     words: list[str | None]
@@ -67,11 +66,9 @@ class TransformerEmbedder:
         if not found["input_ids"]:
             # A causal tokenizer makes nothing of an empty text, and a mean needs one token.
             return _Tokens([self._tokenizer.pad_token_id], [None])
-        if not self.identity.states:
-            return _Tokens(list(found["input_ids"]), [])
         words = [
             None if at is None else text[slice(*found.word_to_chars(at))].strip().lower()
-            for at in found.word_ids()
+            for at in (found.word_ids() if self.identity.states else ())
         ]
         return _Tokens(list(found["input_ids"]), words)
 
@@ -94,10 +91,7 @@ class TransformerEmbedder:
 
 
 def open_minilm(folder: Path | None = None) -> TransformerEmbedder:
-    """Load the packaged weights, or those in `folder`. Raises EmbedderError.
-
-    The package is an unofficial repack, so weights with another checksum are refused.
-    """
+    """Load the packaged weights, or those in `folder`; others are refused. Raises EmbedderError."""
     folder = folder or model_folder()
     found = weights_digest(str(folder))
     if found != WEIGHTS:
@@ -157,13 +151,11 @@ def _batches(encoded: list[_Tokens]) -> list[list[int]]:
 def weights_digest(model: str) -> str:
     """SHA-256 over the weight files of a folder in the order of their names; "" without any."""
     paths = sorted(Path(model).glob("*.safetensors")) or sorted(Path(model).glob("*.bin"))
-    if not paths:
-        return ""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()
+    return digest.hexdigest() if paths else ""
 
 
 def _parameters_digest(model: Any) -> str:

@@ -33,10 +33,7 @@ def read_documents(source: Path) -> tuple[Document, ...]:
 
 
 def unread_note(source: Path) -> str:
-    """A sentence that names what in a folder of texts is read as nothing, folders with `/`, or "".
-
-    Hidden names are left out. Raises CorpusError.
-    """
+    """What in a folder of texts is not read, in a sentence, or "". Raises CorpusError."""
     if not _is_folder(source) or formats.has_corpus(source):
         return ""
     names = [

@@ -117,10 +117,7 @@ class JsonRow:
         return check_id(value, f"{self.at}: field {name!r}")
 
     def text(self, *names: str, may_be_empty: bool = False) -> str:
-        """The first of the fields that is there, as clean text. Raises CorpusError.
-
-        With `may_be_empty` a missing field counts as empty.
-        """
+        """The first field there is, clean; "" where it `may_be_empty`. Raises CorpusError."""
         if may_be_empty and not any(name in self.fields for name in names):
             return ""
         name, value = self._string(names)

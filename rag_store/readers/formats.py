@@ -29,11 +29,7 @@ TEXT_SUFFIXES = (".md", ".txt")
 
 
 def folder_documents(folder: Path) -> Iterator[tuple[str, Document]]:
-    """Where each text stands, and the document: id is the file's stem, title its first heading.
-
-    Sorted by name; hidden files are skipped, and what is no regular file is refused. Raises
-    CorpusError.
-    """
+    """Each text, by name: id is the file's stem, title its first heading. Raises CorpusError."""
     for path in listing(folder):
         if path.suffix.lower() not in TEXT_SUFFIXES or path.name.startswith("."):
             continue
@@ -63,10 +59,7 @@ def jsonl_documents(path: Path) -> Iterator[tuple[str, Document]]:
 
 
 def jsonl_queries(path: Path) -> Iterator[tuple[str, Query]]:
-    """Lines of qid (or _id), question (or text) and doc_id: one id, a list, or null for none.
-
-    `kind` and `split` may be given too. Raises CorpusError.
-    """
+    """Lines of qid (or _id), question (or text), doc_id, kind, split. Raises CorpusError."""
     for row in read_rows(path):
         query_id, text = row.identifier("qid", "_id"), row.text("question", "text")
         kind, split = (row.text(name, may_be_empty=True) for name in ("kind", "split"))
@@ -152,7 +145,7 @@ def read_qrels(path: Path) -> dict[str, tuple[str, ...]]:
     else at whitespace; four words of which the iteration is 0 or Q0 at both. Only a relevance above
     0 counts. Raises CorpusError.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for at, line in read_lines(path):
         fields = _columns(line)
         if fields[0] == "query-id":
@@ -162,9 +155,12 @@ def read_qrels(path: Path) -> dict[str, tuple[str, ...]]:
                 f"{at}: {len(fields)} fields: write query, document, relevance,"
                 " or query, iteration, document, relevance"
             )
-        doc_id, gold = fields[-2], found.setdefault(fields[0], [])
-        if _relevance(fields[-1], at) > 0 and doc_id not in gold:
-            gold.append(doc_id)
+        doc_id, gold = fields[-2], found.setdefault(fields[0], {})
+        try:
+            gold |= {doc_id: None} if int(fields[-1]) > 0 else {}
+        except ValueError as error:
+            told = f"field 'relevance' is {fields[-1]!a}: give a whole number"
+            raise CorpusError(f"{at}: {told}") from error
     if not found:
         raise CorpusError(f"{path} holds no judgement: give lines of query, document, relevance")
     return {query_id: tuple(gold) for query_id, gold in found.items()}
@@ -177,10 +173,3 @@ def _columns(text: str) -> list[str]:
         return words
     columns = [each.strip() for each in text.strip().split("\t")]
     return columns if len(columns) in (3, 4) and all(columns) else words
-
-
-def _relevance(text: str, at: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise CorpusError(f"{at}: field 'relevance' is {text!a}: give a whole number") from error

@@ -1,7 +1,6 @@
 """Request bodies: JSON objects whose fields are checked one by one; unknown fields are ignored."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -20,10 +19,7 @@ class Body:
     fields: dict[str, Any]
 
     def one_or_many(self, one: str, many: str, limit: int) -> tuple[list[object], bool]:
-        """The items of exactly one of two fields, and whether it was `many`.
-
-        Raises Refusal, also for an empty list and for more than `limit` items.
-        """
+        """The items of exactly one of two fields, and whether it was `many`. Raises Refusal."""
         given = [name for name in (one, many) if self.fields.get(name) is not None]
         if len(given) != 1:
             raise invalid(f"give either {one!r} or {many!r}", one, "missing_field")
@@ -41,34 +37,15 @@ class Body:
             raise invalid(message, name, "too_many_items")
         return value
 
-    def texts(self, name: str, limit: int, max_chars: int) -> list[str]:
-        """A text or a list of them, none empty. Raises Refusal."""
-        value = self.fields.get(name)
-        if isinstance(value, str):
-            return [usable_text(value, name, max_chars)]
-        items = enumerate(self.items(name, limit))
-        return [usable_text(item, f"{name}[{at}]", max_chars) for at, item in items]
-
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of the choices, the first where the field is absent. Raises Refusal."""
-        value = self.fields.get(name)
-        if value is None:
-            return choices[0]
-        if value not in choices:
-            raise invalid(f"{name!r} is {shown(value)}: give {' or '.join(choices)}", name)
-        return str(value)
-
 
 async def read_body(request: web.Request) -> Body:
     """The request's JSON object. Raises Refusal (400), and web.HTTPException (413)."""
     try:
-        raw = await request.read()
+        value = json.loads((await request.read()).decode(), parse_constant=_no_constant)
     except web.RequestPayloadError:
         raise _malformed("the body cannot be decoded: send plain JSON") from None
     except ConnectionError:  # nobody will read this, but it is no mistake of ours
         raise _malformed("the body ended too early") from None
-    try:
-        value = json.loads(raw.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise _malformed("the body is not JSON: send a JSON object in UTF-8") from None
     if not isinstance(value, dict):
@@ -89,16 +66,20 @@ def usable_text(value: object, param: str, max_chars: int) -> str:
 
 
 def document_of(value: object, param: str) -> Document:
-    """A document from its JSON object; title and questions may be missing. Raises Refusal."""
+    """A document, as readers of files would take it, from its JSON object. Raises Refusal."""
     if not isinstance(value, dict):
         raise invalid(f"{param!r} is {shown(value)}: give an object", param, "wrong_type")
     fields: dict[str, Any] = {"title": "", "questions": [], **value}
-    for name in ("doc_id", "title", "text"):
-        if not isinstance(fields.get(name), str):
-            problem = f"{shown(fields[name])}: give a text" if name in fields else "missing"
-            code = "wrong_type" if name in fields else "missing_field"
-            raise invalid(f"{name!r} is {problem}", f"{param}.{name}", code)
-    _check_names(fields, param)
+    for name, check in (("doc_id", check_id), ("title", check_title), ("text", check_text)):
+        if name not in fields:
+            raise invalid(f"{name!r} is missing", f"{param}.{name}", "missing_field")
+        if not isinstance(fields[name], str):
+            message = f"{name!r} is {shown(fields[name])}: give a text"
+            raise invalid(message, f"{param}.{name}", "wrong_type")
+        try:
+            check(fields[name], repr(name))
+        except CorpusError as error:
+            raise invalid(str(error), f"{param}.{name}") from None
     if not clean(fields["text"]):
         raise invalid("'text' is empty: send a text", f"{param}.text", "empty")
     questions = fields["questions"]
@@ -106,15 +87,6 @@ def document_of(value: object, param: str) -> Document:
         message = f"'questions' is {shown(questions)}: give a list of texts"
         raise invalid(message, f"{param}.questions", "wrong_type")
     return Document(fields["doc_id"], fields["title"], fields["text"], tuple(questions))
-
-
-def _check_names(fields: dict[str, Any], param: str) -> None:
-    """They are held to what readers of files hold them to."""
-    for name, check in (("doc_id", check_id), ("title", check_title), ("text", check_text)):
-        try:
-            check(fields[name], repr(name))
-        except CorpusError as error:
-            raise invalid(str(error), f"{param}.{name}") from None
 
 
 def _malformed(message: str) -> Refusal:
@@ -126,6 +98,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def shown(value: object) -> str:
+    """As a message quotes it, cut off where it is long."""
     try:
         text = json.dumps(value)
     except RecursionError:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 ANY = "*"
 """As an allowed name: whatever name a proxy or an address book has for this server."""
@@ -23,8 +22,7 @@ _PORTS = {"http": 80, "https": 443}
 _WILDCARDS = ("", "*", "0.0.0.0", "::")
 _SHOWN_CHARS = 80
 _HEADERS = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
-
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Values = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,7 @@ class RequestSource:
     fetch_dests: Sequence[str] = ()
 
     @classmethod
-    def of(
-        cls, method: str, target: str, values: Callable[[str], Sequence[str]]
-    ) -> "RequestSource":
+    def of(cls, method: str, target: str, values: Values) -> "RequestSource":
         """With the headers as `values` gives them by their names."""
         return cls(method, target, *map(values, _HEADERS))
 
@@ -126,42 +122,6 @@ def is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name.lower() == "localhost"
-
-
-def own_page_only(app: WsgiApp, names: OwnNames) -> WsgiApp:
-    """`app` for requests of its user: others are told 403, and its answers are for no other page.
-
-    That takes away what `app` itself allows to pages of others (CORS), and frames around it.
-    """
-
-    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        refusal = names.refusal(_source(environ))
-        if refusal is not None:
-            body = f"{refusal.message}\n".encode()
-            length = ("Content-Length", str(len(body)))
-            start_response("403 Forbidden", [("Content-Type", "text/plain"), length, *_CLOSED])
-            return [body]
-
-        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-            kept = [each for each in headers if not each[0].lower().startswith("access-control-")]
-            return start_response(status, [*kept, *_CLOSED], *error)
-
-        return app(environ, start)
-
-    return guarded
-
-
-_CLOSED = (("X-Frame-Options", "SAMEORIGIN"), ("Cross-Origin-Resource-Policy", "same-origin"))
-
-
-def _source(environ: dict[str, Any]) -> RequestSource:
-    """Of a WSGI request: servers join the values of a header by commas."""
-
-    def values(header: str) -> list[str]:
-        told = environ.get(f"HTTP_{header.upper().replace('-', '_')}")
-        return [] if told is None else [each.strip() for each in told.split(",")]
-
-    return RequestSource.of(environ["REQUEST_METHOD"], environ["PATH_INFO"], values)
 
 
 def _target_authority(target: str) -> list[str]:

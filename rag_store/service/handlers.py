@@ -1,7 +1,6 @@
 """The handlers of all routes: what is asked, what is held, and how the service is."""
 
 import asyncio
-import base64
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,15 +8,15 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from rag_store.catalog import Entry
 from rag_store.document_index import Size
 from rag_store.documents import Document
 from rag_store.errors import RagError
 from rag_store.label import Label
 from rag_store.library import Library
-from rag_store.service.body import Body, document_of, read_body, shown, usable_text
+from rag_store.service.body import document_of, read_body, shown, usable_text
 from rag_store.service.metrics import Metrics
 from rag_store.service.refusal import Gate, Refusal, invalid, or_refusal, refusal_of
+from rag_store.store import Entry
 
 Shape = Callable[[Label], dict[str, Any]]
 
@@ -71,41 +70,18 @@ class Handlers:
         """Which document each query is about, with the document itself."""
         return await self._answer(request, self._retrieved)
 
-    async def embed(self, request: web.Request) -> web.Response:
-        """The embedder's vectors, in OpenAI's form."""
-        library, limits = self._state.library, self._state.limits
-        make = library.fingerprint
-        body = await read_body(request)
-        if body.fields.get("model") != "":
-            _check_served(body, "model", make.embedder, "model_not_found")
-        coded = body.choice("encoding_format", ("float", "base64")) == "base64"
-        if body.fields.get("dimensions") not in (None, make.dim):
-            raise invalid(f"'dimensions' can only be {make.dim}", "dimensions")
-        texts = body.texts("input", limits.batch, library.settings.max_query_chars)
-        with self._state.queries.entered(len(texts)):
-            vectors = await library.embed(texts)
-        rows = [
-            base64.b64encode(vector.tobytes()).decode() if coded else vector.tolist()
-            for vector in vectors.astype("<f4")
-        ]
-        data = [
-            {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)
-        ]
-        # OpenAI's form wants numbers here; texts are not counted in tokens.
-        usage = {"prompt_tokens": 0, "total_tokens": 0}
-        reply = {"object": "list", "data": data, "model": make.embedder, "usage": usage}
-        return web.json_response(reply)
-
     async def _answer(self, request: web.Request, shape: Shape) -> web.Response:
         library = self._state.library
         body = await read_body(request)
-        _check_served(body, "collection", library.settings.collection, "unknown_collection")
+        wanted, served = body.fields.get("collection"), library.settings.collection
+        if wanted not in (None, served):
+            message = f"the collection {shown(wanted)} is not served here, only {served!a}"
+            raise Refusal(404, message, "unknown_collection", "collection")
         queries, many = body.one_or_many("query", "queries", self._state.limits.batch)
         with self._state.queries.entered(len(queries)):
             results = await self._label_all(queries, "queries" if many else None)
         if many:
-            data = [{"index": at, **_item(result, shape)} for at, result in enumerate(results)]
-            return web.json_response({"object": "list", "data": data})
+            return _listed([{"index": at, **_item(each, shape)} for at, each in enumerate(results)])
         if isinstance(results[0], Refusal):
             raise results[0]
         return web.json_response(shape(results[0]))
@@ -144,9 +120,7 @@ class Handlers:
         document = document_of(body.fields, "document")
         with self._state.changes.entered(1):
             result = await library.put(document)
-        status = 201 if result == "added" else 200
-        reply = {"object": "document", "doc_id": document.doc_id, "result": result}
-        return web.json_response(reply, status=status)
+        return _done(document.doc_id, result, status=201 if result == "added" else 200)
 
     async def list_all(self, request: web.Request) -> web.Response:
         """Ids and titles in the order of the ids, after `after`, at most `limit`."""
@@ -156,9 +130,8 @@ class Handlers:
         rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
         held = [entry for entry in map(library.entry, rest[:limit]) if entry]
         size = asdict(library.size)
-        data = await asyncio.to_thread(_listed, held)
-        reply = {"object": "list", "data": data, "has_more": len(rest) > limit, **size}
-        return web.json_response(reply)
+        data = await asyncio.to_thread(_digests, held)
+        return _listed(data, has_more=len(rest) > limit, **size)
 
     async def get(self, request: web.Request) -> web.Response:
         """One document with its text."""
@@ -175,7 +148,7 @@ class Handlers:
             there = await self._state.library.remove(doc_id)
         if not there:
             raise _unknown(doc_id)
-        return web.json_response({"object": "document", "doc_id": doc_id, "result": "removed"})
+        return _done(doc_id, "removed")
 
     async def _put_many(self, items: list[object]) -> web.Response:
         seen: set[str] = set()
@@ -190,8 +163,7 @@ class Handlers:
             {"error": each.as_json()} if isinstance(each, Refusal) else {"doc_id": each.doc_id}
             for each in checked
         ]
-        data = [{"index": at, **each} for at, each in enumerate(told)]
-        return web.json_response({"object": "list", **counts, "data": data})
+        return _listed([{"index": at, **each} for at, each in enumerate(told)], **counts)
 
     async def health(self, request: web.Request) -> web.Response:
         """The process lives and its event loop turns."""
@@ -205,16 +177,15 @@ class Handlers:
         except TimeoutError:
             message = f"Chroma has not answered in {_PING_TIMEOUT_S} s"
             raise Refusal(503, message, "store_unavailable") from None
-        return web.json_response(
-            {
-                "status": "ready",
-                "collection": library.settings.collection,
-                "embedder": library.fingerprint.embedder,
-                **asdict(library.size),
-                "corpus_digest": await library.corpus_digest(),
-                "threshold": library.threshold.threshold,
-            }
-        )
+        told = {
+            "status": "ready",
+            "collection": library.settings.collection,
+            "embedder": library.fingerprint.embedder,
+            **asdict(library.size),
+            "corpus_digest": await library.corpus_digest(),
+            "threshold": library.threshold.threshold,
+        }
+        return web.json_response(told)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus' text."""
@@ -222,11 +193,13 @@ class Handlers:
         return web.Response(body=page, headers=headers)
 
 
-def _check_served(body: Body, field: str, served: str, code: str) -> None:
-    wanted = body.fields.get(field)
-    if wanted not in (None, served):
-        message = f"the {field} {shown(wanted)} is not served here, only {served!a}"
-        raise Refusal(404, message, code, field)
+def _listed(data: list[dict[str, Any]], **more: Any) -> web.Response:
+    return web.json_response({"object": "list", "data": data, **more})
+
+
+def _done(doc_id: str, result: str, status: int = 200) -> web.Response:
+    told = {"object": "document", "doc_id": doc_id, "result": result}
+    return web.json_response(told, status=status)
 
 
 def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
@@ -234,12 +207,10 @@ def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
     return {"error": told.as_json()} if isinstance(told, Refusal) else told
 
 
-def _listed(entries: list[Entry]) -> list[dict[str, str]]:
+def _digests(entries: list[Entry]) -> list[dict[str, Any]]:
     """Blocks where a text's digest was not asked for before."""
-    return [
-        {"doc_id": each.doc_id, "title": each.title, "text_digest": each.text_digest}
-        for each in entries
-    ]
+    names = ("doc_id", "title", "text_digest")
+    return [{name: getattr(each, name) for name in names} for each in entries]
 
 
 def _document(item: object, param: str, seen: set[str]) -> Document:

@@ -107,11 +107,8 @@ class Gate:
     def entered(self, count: int) -> Iterator[None]:
         """Hold `count` places, which must not be above the limit. Raises Refusal (429)."""
         if self.inside + count > self._limit:
-            message = (
-                f"{self.inside} of {self._limit} places in the queue are taken:"
-                " send this again in a second"
-            )
-            raise Refusal(429, message, "queue_full")
+            taken = f"{self.inside} of {self._limit} places in the queue are taken"
+            raise Refusal(429, f"{taken}: send this again in a second", "queue_full")
         self.inside += count
         try:
             yield
@@ -128,11 +125,10 @@ def guarded(loopback: bool) -> Callable[..., Awaitable[web.StreamResponse]]:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        found = names.refusal(
-            RequestSource.of(
-                request.method, request.raw_path, lambda name: request.headers.getall(name, [])
-            )
-        )
+        def values(header: str) -> list[str]:
+            return request.headers.getall(header, [])
+
+        found = names.refusal(RequestSource.of(request.method, request.raw_path, values))
         if found is not None:
             raise Refusal(403, found.message, found.code)
         return await handler(request)

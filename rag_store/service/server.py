@@ -24,22 +24,17 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where to listen (port 0: a free one) and how long requests may finish after a signal."""
+    """Where to listen (port 0: a free one), and how long requests may finish after a signal.
+
+    Before it serves, `corpus` is put into the library; with `prune` it holds nothing else. With
+    `renew` a library that was made with other settings is dropped and made anew.
+    """
 
     bind: str = "127.0.0.1"
     port: int = 8090
     drain_s: float = 10.0
     limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """What the library is filled with before it serves; with `prune` it holds nothing else.
-
-    With `renew` a library that was made with other settings is dropped and made anew.
-    """
-
-    documents: tuple[Document, ...] = ()
+    corpus: tuple[Document, ...] = ()
     prune: bool = False
     renew: bool = False
 
@@ -53,7 +48,6 @@ def make_app(state: State, loopback: bool = True) -> web.Application:
     )
     app.router.add_post("/v1/label", answer.label)
     app.router.add_post("/v1/retrieve", answer.retrieve)
-    app.router.add_post("/v1/embeddings", answer.embed)
     app.router.add_post("/v1/documents", answer.put)
     app.router.add_get("/v1/documents", answer.list_all)
     app.router.add_get("/v1/documents/{doc_id:.+}", answer.get)
@@ -65,10 +59,7 @@ def make_app(state: State, loopback: bool = True) -> web.Application:
 
 
 async def serve(
-    settings: Settings,
-    options: ServerOptions,
-    filling: Filling,
-    announce: Callable[[str, Library], None],
+    settings: Settings, options: ServerOptions, announce: Callable[[str, Library], None]
 ) -> None:
     """Serve until SIGTERM or SIGINT; `announce` gets the url once the library is open and filled.
 
@@ -85,8 +76,8 @@ async def serve(
         with _stop_signal(options.drain_s) as stop:
             url = await _listen(runner, options)
             async with AsyncExitStack() as stack:
-                library = await _open(settings, filling.renew, stack)
-                await _fill(library, filling, stop)
+                library = await _open(settings, options.renew, stack)
+                await _fill(library, options, stop)
                 await library.prepare()
                 if not stop.is_set():
                     state.opened = library
@@ -108,9 +99,9 @@ async def _open(settings: Settings, renew: bool, stack: AsyncExitStack) -> Libra
         return await stack.enter_async_context(open_library(settings, rebuild=True))
 
 
-async def _fill(library: Library, filling: Filling, stop: asyncio.Event) -> None:
+async def _fill(library: Library, options: ServerOptions, stop: asyncio.Event) -> None:
     """Put the documents in; a signal ends this between two of them."""
-    if not filling.documents:
+    if not options.corpus:
         return
 
     def told(done: int, total: int) -> None:
@@ -118,7 +109,7 @@ async def _fill(library: Library, filling: Filling, stop: asyncio.Event) -> None
             raise RagError("interrupted")
 
     try:
-        await library.ingest(filling.documents, told, prune=filling.prune)
+        await library.ingest(options.corpus, told, prune=options.prune)
     except RagError:
         if not stop.is_set():
             raise

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders import HashingEmbedder
 
 
 class EmbeddingHost:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_store.chunking import Chunker, join, sentences
+from rag_store.documents import Chunker, join, sentences
 
 
 @given(st.text(max_size=400), st.integers(2, 20), st.integers(0, 19))

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag_store.embedders import EmbedderSpec, open_embedder
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders import EmbedderSpec, HashingEmbedder, open_embedder
 from rag_store.embedders.protocol import late_interaction, unit
 from rag_store.embedders.transformer import TransformerEmbedder, model_folder, open_minilm
 from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError

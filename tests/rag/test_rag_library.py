@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from service_process import wait_until
 
-from rag_store.catalog import Entry
+from rag_store.document_index import Writer
 from rag_store.documents import Document, Query
-from rag_store.embedders import EmbedderSpec
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders import EmbedderSpec, HashingEmbedder
 from rag_store.embedders.protocol import Embedding
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import (
@@ -28,11 +27,11 @@ from rag_store.errors import (
     StoreError,
 )
 from rag_store.evaluation import evaluate
-from rag_store.ingest import Writer
 from rag_store.label import Label, Threshold
 from rag_store.library import open_library
+from rag_store.ranking import Snapshot
 from rag_store.settings import Settings
-from rag_store.snapshot import Snapshot
+from rag_store.store import Entry
 
 DOCUMENTS = [
     Document("bees", "Bees", "Bees dance on the comb to tell where flowers are found."),
@@ -158,6 +157,21 @@ async def test_a_change_that_is_given_up_and_repeated_is_kept(
         assert library.document("tides") == changed
 
 
+async def test_a_change_begins_while_one_that_was_given_up_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS[:2])
+        entries, digest = library._index.entries, Entry.digest.fget  # type: ignore[attr-defined]
+
+        def growing(entry: Entry) -> str:
+            entries.setdefault("other", entry)
+            return str(digest(entry))
+
+        monkeypatch.setattr(Entry, "digest", property(growing))
+        assert await library.put(DOCUMENTS[0]) == "unchanged"
+
+
 async def test_what_was_stored_before_an_ingest_failed_is_found(tmp_path: Path) -> None:
     def progress(done: int, count: int) -> None:
         if done == 1:
@@ -180,7 +194,7 @@ async def test_a_query_is_embedded_between_the_chunks_of_a_document(
     async with open_library(settings(tmp_path)) as library:
         changing = asyncio.create_task(library.put(long))
         await asyncio.to_thread(embedder.begun.wait, 30)
-        asking = asyncio.create_task(library.embed(["a query"]))
+        asking = asyncio.create_task(library.label("a query"))
         for _ in range(10):  # until it is in the embedder's line
             await asyncio.sleep(0)
         embedder.may_go_on.set()
@@ -355,7 +369,7 @@ async def test_queries_that_arrive_together_share_a_pass() -> None:
     embedder = SlowEmbedder()
     with ThreadPoolExecutor(1) as pool:
         queue = EmbeddingQueue(embedder, pool, batch_rows=4)
-        found = await queue.embed_many(["a", "b", "a", "c", "d", "e"])
+        found = await asyncio.gather(*map(queue.embed, "abacde"))
         assert embedder.batches == [["a", "b", "c", "d"], ["e"]]
         assert np.array_equal(found[0].embedding.vector, found[2].embedding.vector)
         assert (await queue.embed("c")).embed_ms == 0

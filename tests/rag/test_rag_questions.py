@@ -8,7 +8,7 @@ import pytest
 from service_process import service
 
 from rag_store.cli.main import main
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders import HashingEmbedder
 from rag_store.embedders.protocol import Embedding
 
 TEXTS = {

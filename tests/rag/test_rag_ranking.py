@@ -7,17 +7,15 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 
-from rag_store.catalog import Entry
-from rag_store.chunking import Chunker
-from rag_store.documents import Document, Query
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.document_index import Writer
+from rag_store.documents import Chunker, Document, Query
+from rag_store.embedders import HashingEmbedder
 from rag_store.evaluation import Evaluation, Outcome, Share
-from rag_store.ingest import Writer
 from rag_store.label import Label, Threshold, Timings, fit, says_something
-from rag_store.ranking import Ranking, RowScores, rank, score_rows
+from rag_store.ranking import LexicalIndex, Ranking, RowScores, Snapshot, rank, score_rows
 from rag_store.settings import RETRIEVERS
-from rag_store.snapshot import LexicalIndex, Snapshot
 from rag_store.state_files import states_in_memory
+from rag_store.store import Entry
 from rag_store.terms import terms
 
 TEXTS = {

@@ -15,16 +15,15 @@ from aiohttp import web
 from model_host import ModelHost, model_host
 from service_process import service
 
-from rag_store.catalog import Entry
-from rag_store.chunking import Chunker
 from rag_store.cli.main import main
+from rag_store.documents import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RerankerError, RerankerRefusal
 from rag_store.library import open_library
 from rag_store.reranker import AT_ONCE, RerankerSpec, open_reranker
 from rag_store.search import excerpt
 from rag_store.settings import Settings
-from rag_store.store import Row
+from rag_store.store import Entry, Row
 
 QUESTION = "which text is about a leader of a log"
 TEXTS = {

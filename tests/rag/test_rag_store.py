@@ -18,11 +18,8 @@ from raw_host import http, raw_host
 
 import rag_store.chroma as chroma_module
 import rag_store.store as store_module
-from rag_store.catalog import Entry
-from rag_store.chunking import Chunker
-from rag_store.documents import Document
-from rag_store.embedders import EmbedderSpec
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.documents import Chunker, Document
+from rag_store.embedders import EmbedderSpec, HashingEmbedder
 from rag_store.embedders.protocol import Embedding
 from rag_store.errors import (
     EmbedderError,
@@ -35,7 +32,7 @@ from rag_store.errors import (
 from rag_store.library import open_library
 from rag_store.settings import Fingerprint, Settings
 from rag_store.state_files import StateFiles, states_in_memory
-from rag_store.store import ChunkStore, Row
+from rag_store.store import ChunkStore, Entry, Row
 
 MAKE = Fingerprint("hashing", "none", 3, "sum", 128, 32)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rag_store.service.foreign import ANY, OwnNames, RequestSource, own_page_only
+from loadgen.swarm.leading.own_page import own_page_only
+from rag_store.service.foreign import ANY, OwnNames, RequestSource
 
 PORT = "8089"
 

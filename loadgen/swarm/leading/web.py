@@ -13,9 +13,10 @@ from locust.runners import STATE_CLEANUP, STATE_RUNNING, STATE_SPAWNING, STATE_S
 
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.leading.leader import Leader
+from loadgen.swarm.leading.own_page import own_page_only
 from loadgen.swarm.showing.locust_csv import PreciseStatsCSV
 from loadgen.swarm.showing.stats_rows import KIND, three_digits
-from rag_store.service.foreign import OwnNames, own_page_only
+from rag_store.service.foreign import OwnNames
 
 logger = logging.getLogger(__name__)
 
