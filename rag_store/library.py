@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from rag_store.document_index import DocumentIndex, IngestReport, Progress, Size
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import open_embedder
+from rag_store.embedders.protocol import Vectors
 from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
 from rag_store.label import KEEP, SHIPPED, Label, Threshold, fit
@@ -210,6 +212,12 @@ class Library:
             return await self.explain(query.text)
         except REFUSALS as error:
             raise type(error)(f"question {query.query_id!a}: {error}") from error
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
+        found = await self._queue.embed_many(texts)
+        vectors = [each.embedding.vector for each in found]
+        return np.array(vectors, np.float32).reshape(-1, self.fingerprint.dim)
 
     async def fit_threshold(
         self, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float = KEEP

@@ -1,6 +1,7 @@
 """The handlers of all routes: what is asked, what is held, and how the service is."""
 
 import asyncio
+import base64
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from rag_store.documents import Document
 from rag_store.errors import RagError
 from rag_store.label import Label
 from rag_store.library import Library
-from rag_store.service.body import document_of, read_body, shown, usable_text
+from rag_store.service.body import Body, document_of, read_body, shown, usable_text
 from rag_store.service.metrics import Metrics
 from rag_store.service.refusal import Gate, Refusal, invalid, or_refusal, refusal_of
 from rag_store.store import Entry
@@ -70,13 +71,32 @@ class Handlers:
         """Which document each query is about, with the document itself."""
         return await self._answer(request, self._retrieved)
 
+    async def embed(self, request: web.Request) -> web.Response:
+        """The embedder's vectors, in OpenAI's form."""
+        library, limits = self._state.library, self._state.limits
+        make = library.fingerprint
+        body = await read_body(request)
+        if body.fields.get("model") != "":
+            _check_served(body, "model", make.embedder, "model_not_found")
+        coded = body.choice("encoding_format", ("float", "base64")) == "base64"
+        if body.fields.get("dimensions") not in (None, make.dim):
+            raise invalid(f"'dimensions' can only be {make.dim}", "dimensions")
+        texts = body.texts("input", limits.batch, library.settings.max_query_chars)
+        with self._state.queries.entered(len(texts)):
+            vectors = await library.embed(texts)
+        rows = [
+            base64.b64encode(vector.tobytes()).decode() if coded else vector.tolist()
+            for vector in vectors.astype("<f4")
+        ]
+        data = [{"object": "embedding", "index": at, "embedding": x} for at, x in enumerate(rows)]
+        # OpenAI's form wants numbers here; texts are not counted in tokens.
+        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        return _listed(data, model=make.embedder, usage=usage)
+
     async def _answer(self, request: web.Request, shape: Shape) -> web.Response:
         library = self._state.library
         body = await read_body(request)
-        wanted, served = body.fields.get("collection"), library.settings.collection
-        if wanted not in (None, served):
-            message = f"the collection {shown(wanted)} is not served here, only {served!a}"
-            raise Refusal(404, message, "unknown_collection", "collection")
+        _check_served(body, "collection", library.settings.collection, "unknown_collection")
         queries, many = body.one_or_many("query", "queries", self._state.limits.batch)
         with self._state.queries.entered(len(queries)):
             results = await self._label_all(queries, "queries" if many else None)
@@ -200,6 +220,13 @@ def _listed(data: list[dict[str, Any]], **more: Any) -> web.Response:
 def _done(doc_id: str, result: str, status: int = 200) -> web.Response:
     told = {"object": "document", "doc_id": doc_id, "result": result}
     return web.json_response(told, status=status)
+
+
+def _check_served(body: Body, field: str, served: str, code: str) -> None:
+    wanted = body.fields.get(field)
+    if wanted not in (None, served):
+        message = f"the {field} {shown(wanted)} is not served here, only {served!a}"
+        raise Refusal(404, message, code, field)
 
 
 def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:

@@ -48,6 +48,7 @@ def make_app(state: State, loopback: bool = True) -> web.Application:
     )
     app.router.add_post("/v1/label", answer.label)
     app.router.add_post("/v1/retrieve", answer.retrieve)
+    app.router.add_post("/v1/embeddings", answer.embed)
     app.router.add_post("/v1/documents", answer.put)
     app.router.add_get("/v1/documents", answer.list_all)
     app.router.add_get("/v1/documents/{doc_id:.+}", answer.get)

@@ -125,8 +125,8 @@ async def _ask_all(ask: Ask, texts: Sequence[str], clients: int) -> list[Sample]
 async def neighbour_row(library: Library, texts: Iterable[str]) -> NeighbourRow:
     """The HNSW index against exact search, text by text. Raises RagError."""
     snapshot, nearest = library._index.snapshot(), library._index.store.nearest
-    embedded = [(await library._queue.embed(text)).embedding for text in texts]
-    found = [compare(snapshot, nearest, each.vector) for each in embedded]
+    vectors = await library.embed(list(texts))
+    found = [compare(snapshot, nearest, vector) for vector in vectors]
     exact, hnsw = (
         sorted(getattr(each, name) for each in found) for name in ("exact_ms", "hnsw_ms")
     )

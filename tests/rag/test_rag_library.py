@@ -194,7 +194,7 @@ async def test_a_query_is_embedded_between_the_chunks_of_a_document(
     async with open_library(settings(tmp_path)) as library:
         changing = asyncio.create_task(library.put(long))
         await asyncio.to_thread(embedder.begun.wait, 30)
-        asking = asyncio.create_task(library.label("a query"))
+        asking = asyncio.create_task(library.embed(["a query"]))
         for _ in range(10):  # until it is in the embedder's line
             await asyncio.sleep(0)
         embedder.may_go_on.set()
@@ -369,7 +369,7 @@ async def test_queries_that_arrive_together_share_a_pass() -> None:
     embedder = SlowEmbedder()
     with ThreadPoolExecutor(1) as pool:
         queue = EmbeddingQueue(embedder, pool, batch_rows=4)
-        found = await asyncio.gather(*map(queue.embed, "abacde"))
+        found = await queue.embed_many(["a", "b", "a", "c", "d", "e"])
         assert embedder.batches == [["a", "b", "c", "d"], ["e"]]
         assert np.array_equal(found[0].embedding.vector, found[2].embedding.vector)
         assert (await queue.embed("c")).embed_ms == 0

@@ -1,10 +1,13 @@
 """Every route of the service, and every way to use it wrongly, against a real process."""
 
+import base64
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 from service_process import Service, service
 
@@ -125,6 +128,19 @@ def test_a_bad_document_does_not_fail_the_others(served: Service) -> None:
     assert served.send("DELETE", "/v1/documents/good").status == 200
 
 
+def test_embeddings_have_openais_form(served: Service) -> None:
+    one = served.post("/v1/embeddings", {"input": "yeast", "model": "hashing"}).body
+    assert (one["object"], one["model"]) == ("list", "hashing")
+    vector = np.array(one["data"][0]["embedding"])
+    assert vector.shape == (256,)
+    assert np.linalg.norm(vector) == pytest.approx(1)
+    body = {"input": ["log", "yeast"], "encoding_format": "base64"}
+    many = served.post("/v1/embeddings", body).body["data"]
+    assert [item["index"] for item in many] == [0, 1]
+    raw = base64.b64decode(many[1]["embedding"])
+    assert struct.unpack("<256f", raw) == pytest.approx(vector)
+
+
 @pytest.mark.parametrize(
     ("route", "body", "status", "param", "code"),
     [
@@ -144,6 +160,13 @@ def test_a_bad_document_does_not_fail_the_others(served: Service) -> None:
         ("retrieve", {"query": "a", "collection": {}}, 404, "collection", "unknown_collection"),
         ("label", {"query": "a", "collection": "o" * 9000}, 404, "collection",
          "unknown_collection"),
+        ("embeddings", {}, 422, "input", "wrong_type"),
+        ("embeddings", {"input": [1, 2]}, 422, "input[0]", "wrong_type"),
+        ("embeddings", {"input": ["a", ""]}, 422, "input[1]", "empty"),
+        ("embeddings", {"input": "a", "model": "x"}, 404, "model", "model_not_found"),
+        ("embeddings", {"input": "a", "dimensions": 3}, 422, "dimensions", "invalid_value"),
+        ("embeddings", {"input": "a", "encoding_format": []}, 422, "encoding_format",
+         "invalid_value"),
         ("documents", {}, 422, "document.doc_id", "missing_field"),
         ("documents", {"doc_id": "a", "text": 3}, 422, "document.text", "wrong_type"),
         ("documents", {"doc_id": "a", "title": None, "text": "t"}, 422, "document.title",
@@ -171,6 +194,7 @@ def test_a_wrong_field_is_refused_in_one_sentence(
     [
         ("label", "%s", 400),
         ("label", '{"query": %s}', 422),
+        ("embeddings", '{"input": [%s]}', 422),
     ],
 )
 def test_a_deeply_nested_value_is_of_the_wrong_type(

@@ -8,8 +8,15 @@ from typing import Any, cast
 from aiohttp.test_utils import make_mocked_request
 
 from rag_store.document_index import Size
+from rag_store.service.body import Body
 from rag_store.service.handlers import Handlers, State
 from rag_store.service.metrics import Metrics
+
+
+def test_texts_are_clean_and_in_order() -> None:
+    body = Body({"one": "\ud800 hello", "many": ["b\udc00", " a\r\nc\x00", "b"]})
+    assert body.texts("one", 9, 99) == ["hello"]
+    assert body.texts("many", 9, 99) == ["b", "a\nc", "b"]
 
 
 def test_a_page_of_metrics_asks_once_for_the_size() -> None:

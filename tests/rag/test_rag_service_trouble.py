@@ -41,7 +41,7 @@ def test_a_full_queue_says_so_and_empties(tmp_path: Path) -> None:
         assert (full.status, full.error["code"]) == (429, "queue_full")
         assert full.headers["Retry-After"] == "1"
         assert full.error["type"] == "rate_limit_error"
-        assert running.post("/v1/retrieve", {"query": "third"}).status == 429
+        assert running.post("/v1/embeddings", {"input": "third"}).status == 429
         assert running.get("/health").status == 200, "the loop turns while the embedder waits"
         host.open.set()
         assert [each.reply().status for each in held] == [200, 200]
@@ -124,7 +124,7 @@ def test_an_embedder_out_of_order_is_503_and_recovers(tmp_path: Path, mode: str)
         host.mode = mode
         for route, body in (
             ("/v1/label", {"query": "paged?"}),
-            ("/v1/retrieve", {"query": "paged?"}),
+            ("/v1/embeddings", {"input": "paged?"}),
             ("/v1/documents", {"doc_id": "new", "text": "new"}),
         ):
             reply = running.post(route, body)
