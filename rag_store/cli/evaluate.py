@@ -1,14 +1,15 @@
 """`kvswarm rag eval` and `kvswarm rag fit-threshold`: questions whose answers are known."""
 
+import argparse
 import json
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rag_store.cli.figures import Baseline, Figures, as_json, as_table
+from rag_store.cli.figures import Baseline, Figures, SizeFigures, as_json, as_table
 from rag_store.cli.library import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_option
 from rag_store.cli.output import fitted
@@ -25,14 +26,22 @@ from rag_store.settings import Settings
 _WHOLE = Chunker(size_tokens=1_000_000_000, overlap_tokens=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is asked, and of which documents; without `corpus` of those in the library."""
+
+    queries: tuple[Query, ...]
+    unanswerable: tuple[Query, ...]
+    corpus: tuple[Document, ...]
+    distractors: tuple[Document, ...]
+
+
 async def eval_command(arguments: list[str]) -> int:
     """Label questions whose answers are known, and print how that went."""
     parsed, settings = _eval_parser().read(arguments)
-    queries = read_judged(parsed.questions, parsed.split, parsed.qrels)
-    unanswerable = _strangers(parsed.unanswerable or [], parsed.split)
-    corpus = told_documents(parsed.corpus) if parsed.corpus else ()
+    material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
-        figures = await _measure(settings, queries, unanswerable, corpus, Path(folder))
+        figures = await _measure(settings, material, Path(folder))
     text = json.dumps(as_json(figures)) if parsed.json else fitted(as_table(figures), sys.stdout)
     print(text)
     return 0
@@ -66,6 +75,7 @@ def _eval_parser() -> Parser:
     strangers = "questions no document answers; may be given several times"
     add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
     add("--corpus", type=Path, help="use these documents, not those in the library")
+    add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
     add("--json", action="store_true", help="one JSON object")
     return parser
 
@@ -86,6 +96,24 @@ def _add_question_options(parser: Parser) -> None:
     add_option(parser, "--split", "", split)
 
 
+def _read(parsed: argparse.Namespace) -> Material:
+    if parsed.distractors and not parsed.corpus:
+        raise RagUsageError("--distractors needs --corpus: they are not put into your library")
+    material = Material(
+        read_judged(parsed.questions, parsed.split, parsed.qrels),
+        _strangers(parsed.unanswerable or [], parsed.split),
+        told_documents(parsed.corpus) if parsed.corpus else (),
+        told_documents(parsed.distractors) if parsed.distractors else (),
+    )
+    known = {each.doc_id for each in material.corpus}
+    if both := sorted(each.doc_id for each in material.distractors if each.doc_id in known):
+        raise RagUsageError(
+            f"{parsed.distractors} and {parsed.corpus} both have a document {both[0]!a}, and one"
+            " would take the other's place: rename it in --distractors, or leave it out"
+        )
+    return material
+
+
 def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
     """Queries that no document answers; one without a kind is of its file's. Raises CorpusError."""
     return tuple(
@@ -95,24 +123,27 @@ def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
     )
 
 
-async def _measure(
-    settings: Settings,
-    queries: Sequence[Query],
-    unanswerable: Sequence[Query],
-    corpus: Sequence[Document],
-    folder: Path,
-) -> Figures:
-    """Ask the library, or one of its own that holds the corpus; `folder` must be empty."""
+async def _measure(settings: Settings, material: Material, folder: Path) -> Figures:
     own = replace(settings, path=folder / "default", chroma_url="")
-    used = own if corpus else settings
-    async with _filled(used, corpus) as library:
-        _check_known(queries, library)
-        evaluation = await evaluate(library, queries, unanswerable)
-        size, threshold = library.size, library.threshold.threshold
-        held = [each for each in map(library.document, library.doc_ids) if each]
-    # Opened anew each time: an open library keeps embeddings, and they are timed too.
-    others = await _baselines(used, folder / "whole", held, evaluation)
-    return Figures(size, evaluation, threshold, others)
+    used = own if material.corpus else settings
+    sizes = []
+    for documents in _steps(material):
+        # Opened anew each time: an open library keeps embeddings, and they are timed too.
+        async with _filled(used, documents) as library:
+            _check_known(material.queries, library)
+            evaluation = await evaluate(library, material.queries, material.unanswerable)
+            sizes.append(SizeFigures(library.size, evaluation))
+            threshold = library.threshold.threshold
+            held = [each for each in map(library.document, library.doc_ids) if each]
+    others = await _baselines(used, folder / "whole", held, sizes[-1].evaluation)
+    return Figures(tuple(sizes), threshold, others)
+
+
+def _steps(material: Material) -> list[Sequence[Document]]:
+    """The corpus, then with an eighth, a quarter, a half, and all of the distractors."""
+    others = material.distractors
+    ends = sorted({len(others) // part for part in (8, 4, 2, 1)} - {0})
+    return [material.corpus, *(others[:end] for end in ends)]
 
 
 @asynccontextmanager

@@ -21,22 +21,26 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """An evaluation of a library of some size, and the baselines on the same documents."""
+class SizeFigures:
+    """The evaluation with so many documents."""
 
     size: Size
     evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One evaluation or, with distractors, several; the last and `baselines` have all documents."""
+
+    sizes: tuple[SizeFigures, ...]
     threshold: float
     baselines: dict[str, Baseline]
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
-    found, size = figures.evaluation, figures.size
-    stages = {
-        stage: {f"p{at}": value for at, value in row.items()}
-        for stage, row in found.latency_ms().items()
-    }
+    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
+    stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
     agree, right_when_agree = found.agreeing
     return {
         "questions": len(found.answerable),
@@ -61,6 +65,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
             {"asked": asked, "labelled": labelled, "count": count}
             for (asked, labelled), count in found.confusions.items()
         ],
+        "sizes": [_size(each) for each in figures.sizes],
     }
 
 
@@ -93,6 +98,15 @@ def _point(found: Evaluation, kept: float) -> dict[str, float | None]:
     return {**told, "reject": refused if found.unanswerable else None}
 
 
+def _size(each: SizeFigures) -> dict[str, Any]:
+    return {
+        "documents": each.size.documents,
+        "chunks": each.size.chunks,
+        "top1": each.evaluation.top(1).value,
+        "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
+    }
+
+
 def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float]]:
     return {
         key: {name: share.value, "questions": share.count, "low": share.low, "high": share.high}
@@ -104,9 +118,13 @@ def _with_interval(name: str, of: Share | Mean) -> dict[str, Any]:
     return {name: of.value, f"{name}_interval": [of.low, of.high]}
 
 
+def _named(row: dict[int, float]) -> dict[str, float]:
+    return {f"p{at}": value for at, value in row.items()}
+
+
 def as_table(figures: Figures) -> str:
     """A block of lines for each side of it."""
-    found, size = figures.evaluation, figures.size
+    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
     head = f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer, {size}"
     blocks = [
         _accuracy_lines(found),
@@ -114,6 +132,7 @@ def as_table(figures: Figures) -> str:
         _share_lines(("kind", "top-1"), found.by_kind),
         _refusing_lines(found, figures.threshold),
         _time_lines(found),
+        _size_lines(figures.sizes),
         _confusion_lines(found),
     ]
     return "\n\n".join([head, *("\n".join(block) for block in map(list, blocks) if block)])
@@ -172,6 +191,16 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
         if any(row.values())
     ]
     return _columns([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])
+
+
+def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
+    rows = [("documents", "chunks", "top-1", "search p50 ms", "search p99 ms")]
+    for each in sizes:
+        times = each.evaluation.latency_ms()["search_ms"]
+        counts = str(each.size.documents), str(each.size.chunks)
+        top1 = f"{each.evaluation.top(1).value:.3f}"
+        rows.append((*counts, top1, f"{times[50]:.2f}", f"{times[99]:.2f}"))
+    return _columns(rows if len(sizes) > 1 else [])
 
 
 def _confusion_lines(found: Evaluation) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """A library of any size: documents made of the sentences of real ones, always the same.
 
-    python tests/bench/rag_corpus.py CHUNKS SOURCE … > corpus.jsonl
+    python tests/bench/rag_corpus.py CHUNKS SOURCE … > distractors.jsonl
 
 Each made document has sentences of two of the sources' documents, so that its chunks have a subject
 as real ones do. A sentence comes back in many documents; a word therefore stands in more chunks
@@ -84,7 +84,7 @@ def queries() -> list[str]:
 
 
 def write_documents(documents: Iterable[Document], file: TextIO) -> None:
-    """One JSON object a line, as `kvswarm rag index` reads them."""
+    """One JSON object a line, as `kvswarm rag index` and `rag eval --distractors` read them."""
     for document in documents:
         row = {"doc_id": document.doc_id, "title": document.title, "text": document.text}
         file.write(f"{json.dumps(row)}\n")
@@ -93,7 +93,7 @@ def write_documents(documents: Iterable[Document], file: TextIO) -> None:
 def main() -> None:
     """Write documents of CHUNKS chunks made of those at each SOURCE."""
     if len(sys.argv) < 3 or not sys.argv[1].isdecimal():
-        sys.exit("usage: rag_corpus.py CHUNKS SOURCE … > corpus.jsonl")
+        sys.exit("usage: rag_corpus.py CHUNKS SOURCE … > distractors.jsonl")
     write_documents(made_documents(int(sys.argv[1]), list(map(Path, sys.argv[2:]))), sys.stdout)
 
 

@@ -57,18 +57,15 @@ async def embedder_rows(causal_models: Sequence[str], out: Path) -> list[Embedde
 async def size_rows(chunks: int, out: Path) -> list[SizeRow]:
     """Rows with more and more documents of other subjects, up to so many chunks.
 
-    Raises RuntimeError where an evaluation fails.
+    Raises RuntimeError where the evaluation fails.
     """
-    made, rows = made_documents(chunks, OTHERS), []
-    for count in (0, *(len(made) // part for part in (8, 4, 2, 1))):
-        say(f"{SIZED} among {count} other documents")
-        corpus = out / f"{SIZED}-and-{count}.jsonl"
-        with corpus.open("w", encoding="utf-8") as file:
-            file.write((DATA / f"{SIZED}.jsonl").read_text(encoding="utf-8").rstrip("\n") + "\n")
-            write_documents(made[:count], file)
-        found = await asyncio.to_thread(_evaluate, SIZED, out, (), corpus)
-        rows.append(_size_row(found))
-    return rows
+    distractors = out / "distractors.jsonl"
+    with distractors.open("w", encoding="utf-8") as file:
+        write_documents(made_documents(chunks, OTHERS), file)
+    say(f"{SIZED} among distractors of {chunks} chunks")
+    options = ("--distractors", str(distractors))
+    found = await asyncio.to_thread(_evaluate, SIZED, out, options)
+    return [_size_row(found["questions"], each) for each in found["sizes"]]
 
 
 def development_questions(corpus: str, out: Path) -> Path:
@@ -80,11 +77,9 @@ def development_questions(corpus: str, out: Path) -> Path:
     return path
 
 
-def _evaluate(
-    corpus: str, out: Path, options: tuple[str, ...], documents: Path | None = None
-) -> dict[str, Any]:
-    questions, source = development_questions(corpus, out), documents or DATA / f"{corpus}.jsonl"
-    files = ("--corpus", str(source), "--questions", str(questions))
+def _evaluate(corpus: str, out: Path, options: tuple[str, ...]) -> dict[str, Any]:
+    questions = development_questions(corpus, out)
+    files = ("--corpus", str(DATA / f"{corpus}.jsonl"), "--questions", str(questions))
     command = (sys.executable, "-m", "rag_store", "eval", *files, *options, "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
@@ -109,13 +104,12 @@ def _embedder_row(corpus: str, name: str, found: dict[str, Any]) -> EmbedderRow:
     )
 
 
-def _size_row(found: dict[str, Any]) -> SizeRow:
-    search_ms = found["stages_ms"]["search_ms"]
+def _size_row(questions: int, size: dict[str, Any]) -> SizeRow:
     return SizeRow(
-        documents=found["documents"],
-        chunks=found["chunks"],
-        questions=found["questions"],
-        top1=found["top1"],
-        search_p50_ms=search_ms["p50"],
-        search_p99_ms=search_ms["p99"],
+        documents=size["documents"],
+        chunks=size["chunks"],
+        questions=questions,
+        top1=size["top1"],
+        search_p50_ms=size["search_ms"]["p50"],
+        search_p99_ms=size["search_ms"]["p99"],
     )

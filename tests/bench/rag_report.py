@@ -37,8 +37,8 @@ The service over HTTP with {chunks:,} chunks, alone, and while a swarm of eight 
 vLLM with the demo model busy on the same cores. Loop lag is the service's own
 `kvswarm_rag_loop_lag_seconds` of that time; its percentiles are interpolated in buckets."""
 SIZES_NOTE = """\
-Development questions about the 40 documents in `tests/rag/data/mixed.jsonl`, by `kvswarm rag
-eval`: the others are made of the sentences of the manual and of the demo corpus. Top-1 is
+Development questions about the 40 documents in `tests/rag/data/mixed.jsonl`, by `kvswarm rag eval
+--distractors`: the others are made of the sentences of the manual and of the demo corpus. Top-1 is
 with the default settings."""
 EMBEDDERS_NOTE = """\
 Top-1 of the development questions in `tests/rag/data` by `kvswarm rag eval`. Dense is by the

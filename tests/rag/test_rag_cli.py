@@ -281,8 +281,9 @@ def test_eval_in_json(library: tuple[str, ...], questions: Path, strangers: Path
     assert found["baselines"]["oracle"]["p"] is None
     assert found["reject_by_kind"].keys() == {"strangers"}, "named after the file"
     assert found["confusions"] == [{"asked": "paging", "labelled": "dough", "count": 1}]
-    assert (found["documents"], found["chunks"]) == (3, 3)
-    assert found["stages_ms"]["search_ms"].keys() == {"p50", "p95", "p99"}
+    (size,) = found["sizes"]
+    assert (size["documents"], size["chunks"], size["top1"]) == (3, 3, found["top1"])
+    assert size["search_ms"].keys() == {"p50", "p95", "p99"}
 
 
 def test_eval_of_a_split_with_kinds(library: tuple[str, ...], tmp_path: Path) -> None:
@@ -311,14 +312,35 @@ def test_eval_of_a_split_with_kinds(library: tuple[str, ...], tmp_path: Path) ->
     assert "its splits are dev, test" in wrong.stderr
 
 
-def test_eval_of_another_corpus(corpus: Path, questions: Path, tmp_path: Path) -> None:
-    options = ("--corpus", corpus, "--questions", questions, "--path", tmp_path / "untouched")
-    assert json.loads(rag("eval", *options, "--json", *HASHING).stdout)["documents"] == 3
-    assert list(tmp_path.iterdir()) == []
-    table = rag("eval", *options, *HASHING).stdout
+def test_eval_of_another_corpus_with_distractors(
+    corpus: Path, questions: Path, tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [
+        {"doc_id": f"extra{at}", "title": "", "text": f"Paragraph {at} of a law on harbours."}
+        for at in range(8)
+    ]
+    extra = jsonl(tmp_path / "extra.jsonl", rows)
+    options = ("--corpus", corpus, "--questions", questions, "--distractors", extra)
+    path = tmp_path / "untouched"
+    done = rag("eval", *options, "--json", "--path", path, *HASHING)
+    sizes = json.loads(done.stdout)["sizes"]
+    assert [each["documents"] for each in sizes] == [3, 4, 5, 7, 11]
+    assert not path.exists()
+    table = rag("eval", *options, "--path", path, *HASHING).stdout
     assert "top-1" in table
     assert "whole_document" in table
-    assert "3 documents" in table
+    assert "11 documents" in table
+
+
+def test_distractors_take_no_documents_place(corpus: Path, questions: Path, tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"doc_id": doc_id, "title": "", "text": "A law on harbours."} for doc_id in ("x", "raft")
+    ]
+    extra = jsonl(tmp_path / "extra.jsonl", rows)
+    options = ("--corpus", corpus, "--questions", questions, "--distractors", extra)
+    done = rag("eval", *options, "--json", *HASHING)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{extra} and {corpus} both have a document 'raft'" in done.stderr
 
 
 def test_fit_threshold(corpus: Path, questions: Path, strangers: Path, tmp_path: Path) -> None:

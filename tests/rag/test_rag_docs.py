@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from rag_store.cli.figures import Figures, as_json
+from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.document_index import Size
 from rag_store.evaluation import Evaluation
 from rag_store.service.handlers import Limits, State
@@ -31,6 +31,6 @@ async def test_every_route_stands_there() -> None:
 
 
 def test_every_field_of_eval_stands_there() -> None:
-    nothing = Figures(Size(0, 0), Evaluation((), ()), 0.0, {})
+    nothing = Figures((SizeFigures(Size(0, 0), Evaluation((), ())),), 0.0, {})
     said = {name for row in rows("field") for name in re.findall(r"`([^`]+)`", row[0])}
     assert said == as_json(nothing).keys()
