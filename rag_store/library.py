@@ -19,7 +19,7 @@ from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
 from rag_store.label import KEEP, SHIPPED, Label, Threshold, fit
 from rag_store.reranker import Reranker, open_reranker
-from rag_store.search import Answer, Found, Searcher
+from rag_store.search import Answer, Found, Neighbours, Searcher, compare
 from rag_store.settings import HYBRID, Settings
 from rag_store.store import Entry
 
@@ -212,6 +212,12 @@ class Library:
             return await self.explain(query.text)
         except REFUSALS as error:
             raise type(error)(f"question {query.query_id!a}: {error}") from error
+
+    async def neighbours(self, text: str) -> Neighbours:
+        """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
+        vector = (await self.embed([self._checked(text)]))[0]
+        nearest = self._index.store.nearest
+        return await self._in_thread(compare, self._index.snapshot(), nearest, vector)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""

@@ -11,12 +11,15 @@ from rag_store.documents import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something
-from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Snapshot, rank, score_rows
+from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Scores, Snapshot
+from rag_store.ranking import NEAREST_ROWS, rank, score_rows
 from rag_store.settings import Settings
 from rag_store.store import Entry
 from rag_store.terms import terms
 
 _GAP = " … "
+_RECALL_AT = 10
+_SAME = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +157,30 @@ def excerpt(entry: Entry, query: Vectors, shares: npt.NDArray[np.float32], count
             runs.append(row.text)
         last, end = row.ordinal, row.start + len(row.text)
     return passage(entry.title, _GAP.join(run.strip() for run in runs))
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """One query asked of Chroma's HNSW index, and by comparing all chunks.
+
+    `recall` is the share of the 10 nearest chunks that are among the first 10 of the index, where
+    a chunk as near as the tenth counts as one of them.
+    """
+
+    recall: float
+    exact_ms: float
+    hnsw_ms: float
+
+
+def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours:
+    """Ask both for the chunks nearest to a vector of shape [dim]. Raises StoreError."""
+    begun_s = time.perf_counter()
+    cosines = snapshot.vectors @ vector
+    exact_s = time.perf_counter()
+    row_ids, _ = nearest(vector, NEAREST_ROWS)
+    hnsw_s = time.perf_counter()
+    wanted = min(_RECALL_AT, len(cosines))
+    tenth = np.sort(cosines)[-wanted]
+    held = [snapshot.row_of_id[row_id] for row_id in row_ids if row_id in snapshot.row_of_id]
+    found = sum(bool(cosines[row] >= tenth - _SAME) for row in held[:wanted])
+    return Neighbours(found / wanted, (exact_s - begun_s) * 1000, (hnsw_s - exact_s) * 1000)

@@ -22,6 +22,8 @@ from rag_store.readers import read_judged, read_queries
 from rag_store.reranker import RerankerSpec
 from rag_store.settings import Settings
 
+# So many queries say how well the index recalls; more would only take longer.
+_COMPARED = 200
 # No document has so many: the chunk is the document, of which an embedder may cut the end off.
 _WHOLE = Chunker(size_tokens=1_000_000_000, overlap_tokens=0)
 
@@ -132,7 +134,8 @@ async def _measure(settings: Settings, material: Material, folder: Path) -> Figu
         async with _filled(used, documents) as library:
             _check_known(material.queries, library)
             evaluation = await evaluate(library, material.queries, material.unanswerable)
-            sizes.append(SizeFigures(library.size, evaluation))
+            asked = [await library.neighbours(each.text) for each in material.queries[:_COMPARED]]
+            sizes.append(SizeFigures(library.size, evaluation, tuple(asked)))
             threshold = library.threshold.threshold
             held = [each for each in map(library.document, library.doc_ids) if each]
     others = await _baselines(used, folder / "whole", held, sizes[-1].evaluation)

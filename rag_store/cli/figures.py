@@ -5,7 +5,8 @@ from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from rag_store.document_index import Size
-from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share
+from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share, percentiles
+from rag_store.search import Neighbours
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
 _PAIRS = 10
@@ -22,10 +23,27 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class SizeFigures:
-    """The evaluation with so many documents."""
+    """The evaluation with so many documents, and the HNSW index against exact search there."""
 
     size: Size
     evaluation: Evaluation
+    neighbours: tuple[Neighbours, ...] = ()
+
+    @property
+    def recall(self) -> float:
+        """Of the index, the mean over queries."""
+        found = [each.recall for each in self.neighbours] or [0.0]
+        return sum(found) / len(found)
+
+    @property
+    def exact_ms(self) -> dict[int, float]:
+        """Percentiles of comparing all chunks."""
+        return percentiles([each.exact_ms for each in self.neighbours])
+
+    @property
+    def hnsw_ms(self) -> dict[int, float]:
+        """Percentiles of asking the index."""
+        return percentiles([each.hnsw_ms for each in self.neighbours])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +122,9 @@ def _size(each: SizeFigures) -> dict[str, Any]:
         "chunks": each.size.chunks,
         "top1": each.evaluation.top(1).value,
         "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
+        "hnsw_recall": each.recall,
+        "exact_ms": _named(each.exact_ms),
+        "hnsw_ms": _named(each.hnsw_ms),
     }
 
 
@@ -194,13 +215,13 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
 
 
 def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
-    rows = [("documents", "chunks", "top-1", "search p50 ms", "search p99 ms")]
+    head = ["documents", "chunks", "top-1", "HNSW recall@10"]
+    rows = [head + [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ("p50", "p99")]]
     for each in sizes:
-        times = each.evaluation.latency_ms()["search_ms"]
-        counts = str(each.size.documents), str(each.size.chunks)
-        top1 = f"{each.evaluation.top(1).value:.3f}"
-        rows.append((*counts, top1, f"{times[50]:.2f}", f"{times[99]:.2f}"))
-    return _columns(rows if len(sizes) > 1 else [])
+        times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in (50, 99)]
+        shares = [f"{share:.3f}" for share in (each.evaluation.top(1).value, each.recall)]
+        rows.append([str(each.size.documents), str(each.size.chunks), *shares, *times])
+    return _columns(rows)
 
 
 def _confusion_lines(found: Evaluation) -> Iterator[str]:

@@ -110,6 +110,9 @@ def _size_row(questions: int, size: dict[str, Any]) -> SizeRow:
         chunks=size["chunks"],
         questions=questions,
         top1=size["top1"],
-        search_p50_ms=size["search_ms"]["p50"],
-        search_p99_ms=size["search_ms"]["p99"],
+        recall=size["hnsw_recall"],
+        exact_p50_ms=size["exact_ms"]["p50"],
+        exact_p99_ms=size["exact_ms"]["p99"],
+        hnsw_p50_ms=size["hnsw_ms"]["p50"],
+        hnsw_p99_ms=size["hnsw_ms"]["p99"],
     )

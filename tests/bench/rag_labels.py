@@ -7,19 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 
 import aiohttp
-import numpy as np
 from cpu_watch import CpuWatch
 from figures import percentile
 from rag_rows import LabelRow, NeighbourRow
 from rag_service import Lag
 
-from rag_store.embedders.protocol import Vectors
 from rag_store.library import Library
-from rag_store.ranking import NEAREST_ROWS, Nearest, Snapshot
 
 WARM_LABELS = 20
-RECALL_AT = 10
-SAME = 1e-5
 Ask = Callable[[str], Awaitable[Mapping[str, float]]]
 """Labels a text and gives the label's timings by their names in JSON."""
 ReadLag = Callable[[], Awaitable[Lag]]
@@ -33,19 +28,6 @@ class Case:
     search: str
     way: str
     load: str = "idle"
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """One query asked of Chroma's HNSW index, and by comparing all chunks.
-
-    `recall` is the share of the 10 nearest chunks that are among the first 10 of the index, where
-    a chunk as near as the tenth counts as one of them.
-    """
-
-    recall: float
-    exact_ms: float
-    hnsw_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +106,7 @@ async def _ask_all(ask: Ask, texts: Sequence[str], clients: int) -> list[Sample]
 
 async def neighbour_row(library: Library, texts: Iterable[str]) -> NeighbourRow:
     """The HNSW index against exact search, text by text. Raises RagError."""
-    snapshot, nearest = library._index.snapshot(), library._index.store.nearest
-    vectors = await library.embed(list(texts))
-    found = [compare(snapshot, nearest, vector) for vector in vectors]
+    found = [await library.neighbours(text) for text in texts]
     exact, hnsw = (
         sorted(getattr(each, name) for each in found) for name in ("exact_ms", "hnsw_ms")
     )
@@ -139,20 +119,6 @@ async def neighbour_row(library: Library, texts: Iterable[str]) -> NeighbourRow:
         hnsw_p50_ms=percentile(hnsw, 0.5),
         hnsw_p99_ms=percentile(hnsw, 0.99),
     )
-
-
-def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours:
-    """Ask both for the chunks nearest to a vector of shape [dim]. Raises StoreError."""
-    begun_s = time.perf_counter()
-    cosines = snapshot.vectors @ vector
-    exact_s = time.perf_counter()
-    row_ids, _ = nearest(vector, NEAREST_ROWS)
-    hnsw_s = time.perf_counter()
-    wanted = min(RECALL_AT, len(cosines))
-    tenth = np.sort(cosines)[-wanted]
-    held = [snapshot.row_of_id[row_id] for row_id in row_ids if row_id in snapshot.row_of_id]
-    found = sum(bool(cosines[row] >= tenth - SAME) for row in held[:wanted])
-    return Neighbours(found / wanted, (exact_s - begun_s) * 1000, (hnsw_s - exact_s) * 1000)
 
 
 def _sample(timings: Mapping[str, float], answer_ms: float) -> Sample:

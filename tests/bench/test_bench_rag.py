@@ -3,10 +3,7 @@
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
-import numpy as np
 import pytest
 
 pytest.importorskip("bm25s", reason="needs the extra rag")
@@ -15,7 +12,6 @@ pytest.importorskip("bm25s", reason="needs the extra rag")
 import rag_evals
 from rag_bench import endless, keep
 from rag_corpus import made_documents, queries, split_sentences
-from rag_labels import compare
 from rag_made_embedder import MadeEmbedder
 from rag_report import Rows, musts, report
 from rag_rows import LabelRow, SwarmRow
@@ -129,19 +125,3 @@ def test_rows_of_a_case_are_replaced_and_the_report_is_made_of_files(tmp_path: P
     assert "| 10,000 | exact | HTTP | 1 | kept | 3.0 / 4.0 / 8.8 |" in text
     assert "TTFT 250 / 400 / 500 ms" in text
     assert "A causal model" not in text, "a part that was not measured has no table"
-
-
-def test_recall_is_the_share_of_the_ten_nearest_and_ties_count() -> None:
-    nearness = np.array([*np.linspace(0.9, 0.1, 30), 0.9], np.float32)
-    vectors = np.stack([nearness, np.sqrt(1 - nearness**2)], axis=1)
-    snapshot = SimpleNamespace(vectors=vectors, row_of_id={f"r{at}": at for at in range(31)})
-
-    def recall(*rows: int) -> float:
-        found = [f"r{row}" for row in rows], np.zeros(len(rows), np.float32)
-        nearest = cast(Any, lambda vector, count: found)
-        return compare(cast(Any, snapshot), nearest, np.array([1, 0], np.float32)).recall
-
-    assert recall(30, *range(9)) == 1, "rows 0 to 8, and 30, which is as near as row 0"
-    assert recall(0, 1, 2, 3, 4, 20, 21, 22, 23, 24) == 0.5
-    assert recall(20, 21, 22, 23, 24, 25, 26, 27, 28, 29, *range(9)) == 0, "the first ten count"
-    assert recall() == 0

@@ -3,6 +3,8 @@
 import random
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import ir_measures
 import numpy as np
@@ -22,6 +24,7 @@ from rag_store.errors import (
 from rag_store.evaluation import Evaluation, Mean, Outcome, Paired, Share, evaluate
 from rag_store.label import Label, Timings
 from rag_store.library import Library, open_library
+from rag_store.search import compare
 from rag_store.settings import Settings
 
 DOCUMENTS = [f"d{at}" for at in range(30)]
@@ -139,3 +142,19 @@ async def _evaluate_where_all_raise(
     monkeypatch.setattr(Library, "explain", explain)
     async with open_library(Settings(path=path, embedder=EmbedderSpec("hashing"))) as library:
         await evaluate(library, [Query("q7", "?", ("d",))])
+
+
+def test_recall_is_the_share_of_the_ten_nearest_and_ties_count() -> None:
+    nearness = np.array([*np.linspace(0.9, 0.1, 30), 0.9], np.float32)
+    vectors = np.stack([nearness, np.sqrt(1 - nearness**2)], axis=1)
+    snapshot = SimpleNamespace(vectors=vectors, row_of_id={f"r{at}": at for at in range(31)})
+
+    def recall(*rows: int) -> float:
+        found = [f"r{row}" for row in rows], np.zeros(len(rows), np.float32)
+        nearest = cast(Any, lambda vector, count: found)
+        return compare(cast(Any, snapshot), nearest, np.array([1, 0], np.float32)).recall
+
+    assert recall(30, *range(9)) == 1, "rows 0 to 8, and 30, which is as near as row 0"
+    assert recall(0, 1, 2, 3, 4, 20, 21, 22, 23, 24) == 0.5
+    assert recall(20, 21, 22, 23, 24, 25, 26, 27, 28, 29, *range(9)) == 0, "the first ten count"
+    assert recall() == 0
