@@ -200,11 +200,12 @@ class Evaluation:
     def latency_ms(self) -> dict[str, dict[int, float]]:
         """For each of STAGES its percentiles over all queries."""
         timings = [each.label.timings for each in (*self.answerable, *self.unanswerable)]
-        times = {stage: [getattr(each, stage) for each in timings] or [0.0] for stage in STAGES}
-        return {
-            stage: {at: float(np.percentile(row, at)) for at in PERCENTILES}
-            for stage, row in times.items()
-        }
+        return {stage: percentiles([getattr(each, stage) for each in timings]) for stage in STAGES}
+
+
+def percentiles(values: Sequence[float]) -> dict[int, float]:
+    """Those of PERCENTILES; zeros of nothing."""
+    return {at: float(np.percentile(values or [0.0], at)) for at in PERCENTILES}
 
 
 async def evaluate(

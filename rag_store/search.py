@@ -11,8 +11,16 @@ from rag_store.documents import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something
-from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Scores, Snapshot
-from rag_store.ranking import NEAREST_ROWS, rank, score_rows
+from rag_store.ranking import (
+    BM25_WEIGHT,
+    NEAREST_ROWS,
+    Nearest,
+    Ranking,
+    RowScores,
+    Snapshot,
+    rank,
+    score_rows,
+)
 from rag_store.settings import Settings
 from rag_store.store import Entry
 from rag_store.terms import terms

@@ -55,6 +55,7 @@ class Body:
             raise invalid(f"{name!r} is {shown(value)}: give {' or '.join(choices)}", name)
         return str(value)
 
+
 async def read_body(request: web.Request) -> Body:
     """The request's JSON object. Raises Refusal (400), and web.HTTPException (413)."""
     try:
