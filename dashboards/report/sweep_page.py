@@ -13,7 +13,7 @@ from dashboards.report.wording import counted, listed, number, percent, utc
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import read_object
 from loadgen.sweep.folder import SWEEP_JSON
-from loadgen.sweep.table import Cell, read_cells
+from loadgen.sweep.table import TAILS, Cell, read_cells
 
 SHOWN: Mapping[str, str] = {
     "ttft_p50_ms": "TTFT p50 (ms)",
@@ -181,7 +181,7 @@ def cells_table(cells: Sequence[Cell]) -> Table:
         figures = [_figure(n, median(f)) if f else "-" for n, f in zip(names, found, strict=True)]
         rows.append(TableRow(_title(runs[0]) or cell_id, (str(len(runs)), *figures)))
     columns = ("cell", "runs", *(SHOWN[name] for name in names))
-    return Table("Cells", columns, tuple(rows), note="Medians of the runs of a cell.")
+    return Table("Cells", columns, tuple(rows), note=f"Medians of the runs of a cell. {TAILS}")
 
 
 def _title(cell: Cell) -> str:

@@ -72,7 +72,7 @@ REUSED = ("hit_rate", COMPUTED)
 
 
 def cell_table(cells: Cells, settings: Sequence[str], figures: Sequence[str]) -> MarkdownTable:
-    """A row for each combination of `settings`, with the median of each figure over its repeats,
+    """A row for each combination of `settings`, with the middle of each figure over its repeats,
     and the range where they differ."""
     header = (*(setting.replace("_", " ") for setting in settings), "runs")
     header = (*header, *(COLUMNS[name][0] for name in figures))
@@ -90,7 +90,7 @@ def _shown_figure(cells: Cells, name: str) -> str:
     values, write = cells.figures(name), COLUMNS[name][1]
     if not values:
         return ""
-    middle = write(cells.median(name) or 0.0)
+    middle = write(cells.middle(name) or 0.0)
     low, high = write(min(values)), write(max(values))
     return middle if low == high else f"{middle} ({low} to {high})"
 

@@ -1,10 +1,10 @@
 """A measured cell of a sweep, and sets of them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from loadgen.stats.server_counters import OFFLOAD as OFFLOADED
 
@@ -12,7 +12,9 @@ PLAIN, NO_REUSE = "vllm", "vllm-no-prefix-cache"
 ORDERED, OFFLOAD = "vllm-context", "vllm-lmcache"
 """Names of targets as the catalog has them."""
 COLD = "cold"
-FIRST = "ttft_mean_ms"
+FIRST, REQUESTS_PER_S = "ttft_mean_ms", "requests_per_s"
+CONTRASTED = frozenset((FIRST, REQUESTS_PER_S))
+"""Figures that stand beside an interval, too, and there are geometric means over runs."""
 COMPUTED = "computed_prompt_tokens"
 SAME = 1.01
 """Up to so many times the tokens is as few: single blocks come and go with the moment."""
@@ -100,9 +102,9 @@ class Cells:
         """Each value of a setting with its cells."""
         return [(value, self.where(**{setting: value})) for value in self.values(setting)]
 
-    def medians(self, setting: str, name: str) -> dict[str, float]:
-        """Of each value of a setting the median of a figure, where there is any."""
-        found = {value: cells.median(name) for value, cells in self.by(setting)}
+    def middles(self, setting: str, name: str) -> dict[str, float]:
+        """Of each value of a setting the middle of a figure, where there is any."""
+        found = {value: cells.middle(name) for value, cells in self.by(setting)}
         return {value: middle for value, middle in found.items() if middle is not None}
 
     def figures(self, name: str) -> list[float]:
@@ -115,13 +117,21 @@ class Cells:
         found = ((cell.repeat, cell.figure(name)) for cell in self.all)
         return {repeat: value for repeat, value in found if value is not None}
 
-    def median(self, name: str) -> float | None:
-        """The median over the cells, None without any."""
+    def middle(self, name: str) -> float | None:
+        """`middle_of` the cells, None without any."""
         found = self.figures(name)
-        return median(found) if found else None
+        return middle_of(name, found) if found else None
 
     def _kept(self, keep: Callable[[StudyCell], bool]) -> "Cells":
         return Cells(tuple(filter(keep, self.all)))
+
+
+def middle_of(name: str, values: Sequence[float]) -> float:
+    """What texts, tables and pictures tell of a figure of several runs: one of `CONTRASTED` by its
+    geometric mean, any other by its median."""
+    if name not in CONTRASTED or min(values) <= 0:
+        return median(values)
+    return min(max(geometric_mean(values), min(values)), max(values))  # rounded, it may be outside
 
 
 def same(one: str, other: str) -> bool:

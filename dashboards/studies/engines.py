@@ -80,7 +80,7 @@ def by_step(cells: Cells) -> StudyAnswer:
 def by_length(cells: Cells) -> StudyAnswer:
     """What the absence of a cache costs as prompts grow."""
     without, cached = (
-        cells.where(target=target).medians("context_tokens", RATE) for target in (NO_CACHE, CACHE)
+        cells.where(target=target).middles("context_tokens", RATE) for target in (NO_CACHE, CACHE)
     )
     both = [size for size in without if size in cached and without[size]]
     said = [
@@ -150,7 +150,7 @@ def _kept(rates: Mapping[float, Sequence[float]]) -> str:
 
 
 def _turned_away(cells: Cells) -> Iterator[str]:
-    shares = cells.where(target=BOUNDED).medians("rate", REJECTED)
+    shares = cells.where(target=BOUNDED).middles("rate", REJECTED)
     if shares:
         told = [f"{percent(share)} of {float(rate):g}" for rate, share in shares.items()]
         yield f"Where sixteen wait, rejected at once are {listed(told)} a second (503)."
@@ -164,7 +164,7 @@ def _rungs(cells: Cells) -> Iterator[tuple[str, Cells]]:
 
 def _rates(part: Cells) -> dict[str, float]:
     """Output tokens a second by users, from the fewest on."""
-    return part.medians("users", RATE)
+    return part.middles("users", RATE)
 
 
 def _most(cells: Cells) -> str:
@@ -213,7 +213,7 @@ def _waiting(cells: Cells) -> Iterator[str]:
     told = [
         f"{duration(middle)} from {name}"
         for name, part in _rungs(cells)
-        if (middle := part.where(users=users[-1]).median(FIRST_P50)) is not None
+        if (middle := part.where(users=users[-1]).middle(FIRST_P50)) is not None
     ]
     if told:
         yield f"With {crowd(users[-1])} the first token comes after {listed(told)} (medians)."
@@ -223,7 +223,7 @@ def _cpu(cells: Cells) -> Iterator[str]:
     """Of each rung whose processes were watched, with the fewest and the most users that it had."""
     told = []
     for name, part in _rungs(cells):
-        found = [*part.medians("users", CPU).items()]
+        found = [*part.middles("users", CPU).items()]
         ends = dict((*found[:1], *found[-1:]))
         if spent := [f"{ms:.3g} ms with {crowd(users)}" for users, ms in ends.items()]:
             told.append(f"{listed(spent)} from {name}")
@@ -265,7 +265,7 @@ def _lost(cells: Cells) -> Iterator[str]:
     """From the shortest to the longest context, by rung."""
     told = []
     for name, part in _rungs(cells):
-        rates = [*part.medians("context_tokens", RATE).values()]
+        rates = [*part.middles("context_tokens", RATE).values()]
         if len(rates) > 1 and rates[0]:
             told.append(f"{percent(rates[-1] / rates[0])} with {name}")
     if told:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import COMPUTED, FIRST, PLAIN, SAME, Cells, StudyCell
+from dashboards.studies.cell import COMPUTED, FIRST, PLAIN, REQUESTS_PER_S, SAME, Cells, StudyCell
 from dashboards.studies.contrast import Contrasts, contrast
-from dashboards.studies.pictures import Bar, against, bars, line_of
+from dashboards.studies.pictures import COST_PANELS, Bar, against, bars, line_of
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.wording import count, crowd, percent, times
@@ -15,7 +15,7 @@ from loadgen.locality.trace_sources import busy_engines, recorded_run, trace_of_
 
 FLEET, IN_CONTEXT, SHARED = "vllm-fleet", "vllm-context-fleet", "vllm-lmcache-fleet"
 IN_TURN, USUAL = "round_robin", "cache_aware"
-AFFINITY, RATE = "context_affinity", "requests_per_s"
+AFFINITY, RATE = "context_affinity", REQUESTS_PER_S
 KINDS = {
     FLEET: "vLLM as it is",
     IN_CONTEXT: "the context scheduler in each engine",
@@ -33,11 +33,11 @@ def routers(cells: Cells) -> list[tuple[str, Cells]]:
 def policy(cells: Cells) -> StudyAnswer:
     """Eight contexts on engines that hold three each."""
     alone = cells.where(target=PLAIN)
-    rows = [Bar(name, _values(part), name == IN_TURN) for name, part in routers(cells)]
-    rows += [Bar("one engine with all", _values(alone), True)] if len(alone) else []
+    rows = [Bar(name, part, name == IN_TURN) for name, part in routers(cells)]
+    rows += [Bar("one engine with all", alone, True)] if len(alone) else []
     picture = StudyPicture(
         "policy",
-        bars((("Computed", "prompt tokens in a run"), ("Time to first token", "mean, ms")), rows),
+        bars(COST_PANELS, rows),
         "computed prompt tokens and time to first token by router",
     )
     return StudyAnswer(
@@ -48,13 +48,9 @@ def policy(cells: Cells) -> StudyAnswer:
     )
 
 
-def _values(part: Cells) -> tuple[list[float], list[float]]:
-    return part.figures(COMPUTED), part.figures(FIRST)
-
-
 def _computed(cells: Cells) -> Iterator[str]:
     """By the engines' own counts, the least first, with all that compute as few or as many."""
-    known = [(part.median(COMPUTED), name) for name, part in routers(cells)]
+    known = [(part.middle(COMPUTED), name) for name, part in routers(cells)]
     found = sorted((tokens, name) for tokens, name in known if tokens is not None)
     if not found:
         yield "Not measured."
@@ -74,7 +70,7 @@ def _computed(cells: Cells) -> Iterator[str]:
 
 def _one_engine(cells: Cells, alone: Cells) -> Iterator[str]:
     """What the same memory in one piece computes."""
-    tokens = alone.median(COMPUTED)
+    tokens = alone.middle(COMPUTED)
     if tokens is not None:
         size = count(float(alone.values("kv_tokens")[0]))
         yield f"One engine with the {size} tokens of both computes {count(tokens)}."
@@ -116,7 +112,7 @@ def seats(cells: Cells) -> StudyAnswer:
 def _served(cells: Cells, where: str) -> Iterator[str]:
     """Requests a second of each router, the most first, whether that is more than with the next,
     and where they went."""
-    rates = [(part.median(RATE), name) for name, part in routers(cells)]
+    rates = [(part.middle(RATE), name) for name, part in routers(cells)]
     found = sorted(((rate, name) for rate, name in rates if rate is not None), reverse=True)
     if found:
         told = listed([f"{rate:.1f} with {name}" for rate, name in found])
@@ -138,7 +134,7 @@ def _most(cells: Cells, best: str, others: Sequence[str]) -> str:
 
 def _true(cells: Cells) -> Iterator[str]:
     """How many requests each router sent where the others of their context went."""
-    shares = [(part.median(AFFINITY), name) for name, part in routers(cells)]
+    shares = [(part.middle(AFFINITY), name) for name, part in routers(cells)]
     kept = [f"{percent(share)} with {name}" for share, name in shares if share is not None]
     if kept:
         yield f"To the usual engine of their context went {listed(kept)}."
@@ -179,7 +175,7 @@ def by_load(cells: Cells) -> StudyAnswer:
 
 def _load_or_router(told: Sequence[tuple[str, Cells]]) -> Iterator[str]:
     """Whether what is computed hangs more on the users or on the router."""
-    by_router = [part.medians("users", COMPUTED) for _, part in told] or [{}]
+    by_router = [part.middles("users", COMPUTED) for _, part in told] or [{}]
     loads = [users for users in by_router[0] if all(users in each for each in by_router)]
     if len(loads) < 2 or len(by_router) < 2:
         return
@@ -210,7 +206,7 @@ def shared(cells: Cells) -> StudyAnswer:
     sentences, left = [], []
     for target, said in KINDS.items():
         part = cells.where(target=target)
-        turns, usual = (part.where(router=name).median(COMPUTED) for name in (IN_TURN, USUAL))
+        turns, usual = (part.where(router=name).middle(COMPUTED) for name in (IN_TURN, USUAL))
         if turns is not None and usual is not None:
             left.append(f"{_fewer(turns, usual)} with {said}")
             sentences.append(
@@ -246,7 +242,7 @@ def three(cells: Cells) -> StudyAnswer:
     """One engine more, of the same size."""
     changes = []
     for name, part in routers(cells):
-        sizes = list(part.medians("replicas", COMPUTED).items())
+        sizes = list(part.middles("replicas", COMPUTED).items())
         if len(sizes) > 1:
             (few, before), (many, after) = sizes[0], sizes[-1]
             changes.append(
@@ -264,7 +260,7 @@ def _by(told: Sequence[tuple[str, Cells]], axis: str, named: Callable[[str], str
     """What each router computes by a setting that has several values."""
     found = []
     for name, part in told:
-        known = [(each, kept.median(COMPUTED)) for each, kept in part.by(axis)]
+        known = [(each, kept.middle(COMPUTED)) for each, kept in part.by(axis)]
         sizes = [
             f"{count(tokens)} with {named(each)}" for each, tokens in known if tokens is not None
         ]

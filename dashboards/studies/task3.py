@@ -11,7 +11,7 @@ from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import FIRST, ORDERED, PLAIN, Cells, is_number
 from dashboards.studies.contrast import LEVEL, Contrast, Contrasts, contrast, contrast_runs
 from dashboards.studies.corpora import all_documents
-from dashboards.studies.pictures import Bar, against, bars, line_of
+from dashboards.studies.pictures import FIRST_PANEL, Bar, against, bars, line_of
 from dashboards.studies.requests import paired, share_right, without_retrieval
 from dashboards.studies.task2 import ORDERS
 from dashboards.studies.wording import count, crowd, duration, percent
@@ -108,19 +108,14 @@ def order_by_label(cells: Cells) -> StudyAnswer:
 def _bars(arms: Sequence[OrderedArm]) -> Figure:
     """Each base once, then every arm."""
     bases = {arm.base_name: arm.first_come for arm in arms}
-    rows = [_bar_of(name, side, stands_out=False) for name, side in bases.items()]
-    rows += [_bar_of(f"by context, {arm.name}", arm.ordered, stands_out=True) for arm in arms]
-    panels = (
-        ("Time to first token", "mean, ms"),
-        ("Retrieval, part of it", "mean, ms"),
-        ("From the cache", "% of prompt tokens"),
-    )
+    rows = [Bar(name, side, stands_out=False) for name, side in bases.items()]
+    rows += [Bar(f"by context, {arm.name}", arm.ordered, stands_out=True) for arm in arms]
+    panels = {
+        FIRST: FIRST_PANEL,
+        RETRIEVAL: ("Retrieval, part of it", "mean, ms"),
+        "hit_rate": ("From the cache", "% of prompt tokens"),
+    }
     return bars(panels, rows)
-
-
-def _bar_of(name: str, cells: Cells, stands_out: bool) -> Bar:
-    hits = [100 * rate for rate in cells.figures("hit_rate")]
-    return Bar(name, (cells.figures(FIRST), cells.figures(RETRIEVAL), hits), stands_out)
 
 
 def _said(found: Contrast) -> str:
@@ -252,9 +247,9 @@ def _fewer(cells: Cells, sizes: Sequence[str]) -> Iterator[str]:
 def _retrieval_times(cells: Cells) -> Iterator[str]:
     parts = [
         f"{duration(took_ms)} with {count(float(size))}"
-        for size, took_ms in cells.medians("documents", "retrieval_p50_ms").items()
+        for size, took_ms in cells.middles("documents", "retrieval_p50_ms").items()
     ]
-    shares = listed([*map(percent, cells.medians("documents", "retrieval_share").values())])
+    shares = listed([*map(percent, cells.middles("documents", "retrieval_share").values())])
     told = f", which is {shares} of the time to first token{_served(cells)}" if shares else ""
     if parts:
         yield f"A retrieval takes (median) {listed(parts)} documents to choose from{told}."
@@ -270,7 +265,7 @@ def _served(cells: Cells) -> str:
 
 def relevance(cells: Cells) -> StudyAnswer:
     """The method, and how often it found nothing that fits."""
-    refused = _counted(cells).medians("documents", "refused_share")
+    refused = _counted(cells).middles("documents", "refused_share")
     told = f"{listed([*map(percent, refused.values())])} of the questions"
     return StudyAnswer(
         "How is relevance decided?",
@@ -289,11 +284,11 @@ def retrieval(cells: Cells) -> StudyAnswer:
     """Retrieval's part of the time to first token, against the number of users."""
     said = [
         f"{percent(share)} with {crowd(users)}"
-        for users, share in cells.medians("users", "retrieval_share").items()
+        for users, share in cells.middles("users", "retrieval_share").items()
     ]
     took = [
         f"{duration(middle_ms)} with {crowd(users)}"
-        for users, middle_ms in cells.medians("users", "retrieval_p50_ms").items()
+        for users, middle_ms in cells.middles("users", "retrieval_p50_ms").items()
     ]
     parts = [
         ("Part of TTFT", "%", [line_of("", cells, "users", "retrieval_share", 100)]),

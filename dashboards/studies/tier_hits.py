@@ -55,7 +55,7 @@ def hit(cells: Cells) -> StudyAnswer:
         parts = cells.where(target=target).by("l1_gb")
         source = FROM_FILES if target == TIERED else EXTERNAL
         rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part, source)]
-    known = [(arm, arm.cells.median(P50)) for arm in rows]
+    known = [(arm, arm.cells.middle(P50)) for arm in rows]
     told = [(arm, middle) for arm, middle in known if middle is not None]
     said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told if arm != rows[0]])
     computing = known[0][1]
@@ -68,13 +68,13 @@ def hit(cells: Cells) -> StudyAnswer:
     return StudyAnswer(
         question,
         (first, *_break_even(small, large), NO_FINDING, *_ledger(cells)),
-        (_hit_table(told, large.median(P50)),),
+        (_hit_table(told, large.middle(P50)),),
     )
 
 
 def _break_even(small: Cells, large: Cells) -> Iterator[str]:
     """How fast a tier has to load what a hit spares, so that it is no slower than computing."""
-    computing, known, each = small.median(P50), large.median(P50), bytes_per_token(large)
+    computing, known, each = small.middle(P50), large.middle(P50), bytes_per_token(large)
     cached = [
         tokens
         for cell in large.counted
@@ -106,14 +106,14 @@ def _hit_table(told: Sequence[tuple[Arm, float]], known: float | None) -> Markdo
 
 
 def _peak(cells: Cells, name: str) -> str:
-    middle = cells.median(name)
+    middle = cells.middle(name)
     return "" if middle is None else memory(1e6 * middle)
 
 
 def _mostly_hits(part: Cells, source: str) -> bool:
     """Whether most prompt tokens came from there: of memory with files behind it, from files."""
-    computed, external = part.median(COMPUTED), part.median(EXTERNAL)
-    cached, taken = part.median(CACHED) or 0, part.median(source)
+    computed, external = part.middle(COMPUTED), part.middle(EXTERNAL)
+    cached, taken = part.middle(CACHED) or 0, part.middle(source)
     if computed is None or external is None or taken is None:
         return False
     return taken > (computed + cached + external) / 2
@@ -123,7 +123,7 @@ def _ledger(cells: Cells) -> Iterator[str]:
     """Bytes by vLLM's own counters against tokens by another of its counters."""
     for target in (NATIVE, TIERED):
         for size, part in cells.where(target=target).by("l1_gb"):
-            known = [part.median(name) for name in (STORED, LOADED, COMPUTED, EXTERNAL)]
+            known = [part.middle(name) for name in (STORED, LOADED, COMPUTED, EXTERNAL)]
             each = bytes_per_token(part)
             told = [value for value in known if value is not None]
             if each is None or len(told) < len(known) or not told[-1]:

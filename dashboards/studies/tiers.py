@@ -7,7 +7,7 @@ from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, SAME, Cells
 from dashboards.studies.contrast import Contrasts, contrast
-from dashboards.studies.pictures import Bar, Line, against, bars, cost_panels, line_of
+from dashboards.studies.pictures import COST_PANELS, Bar, Line, against, bars, cost_panels, line_of
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.tier_arms import (
     BACKED,
@@ -49,17 +49,11 @@ def pays(
     )
     size = count(float(small.values("kv_tokens")[0]))
     said = found.said("With a tier behind that cache")
-    none, figures = Arm("no tier", small), (COMPUTED, FIRST)
+    none = Arm("no tier", small)
     rows = [none, *arms(cells), Arm("all in the engine's cache", large)]
     picture = StudyPicture(
         name,
-        bars(
-            (("Computed", "prompt tokens in a run"), ("Time to first token", "mean, ms")),
-            [
-                Bar(each.name, tuple(map(each.cells.figures, figures)), each is none)
-                for each in rows
-            ],
-        ),
+        bars(COST_PANELS, [Bar(each.name, each.cells, each is none) for each in rows]),
         "computed prompt tokens and time to first token without a tier and with each",
     )
     return StudyAnswer(
@@ -76,18 +70,16 @@ def pays(
     )
 
 
-OWN_MEDIANS = (
-    "Each figure of the table is a median of its own, so that tokens of a row do not add up."
-)
+OWN_MEDIANS = "Tokens of a row of the table are medians of their own, so that they do not add up."
 
 
 def _share_saved(small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
     """Of what the small cache computes again, the share that each tier saves, the most first."""
-    alone, least = small.median(COMPUTED), large.median(COMPUTED)
+    alone, least = small.middle(COMPUTED), large.middle(COMPUTED)
     if alone is None or least is None or alone <= least:
         return
     by_share: dict[str, list[str]] = {}
-    known = [(arm.cells.median(COMPUTED), arm.name) for arm in arms(cells)]
+    known = [(arm.cells.middle(COMPUTED), arm.name) for arm in arms(cells)]
     for tokens, name in sorted((tokens, name) for tokens, name in known if tokens is not None):
         share = percent(min(max((alone - tokens) / (alone - least), 0), 1))
         by_share.setdefault(share, []).append(name)
@@ -101,7 +93,7 @@ def _share_saved(small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
 
 def _computed(size: str, small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
     """By the engine's own counts, which need no interval."""
-    alone, least = small.median(COMPUTED), large.median(COMPUTED)
+    alone, least = small.middle(COMPUTED), large.middle(COMPUTED)
     told = [said for target, name in KINDS.items() if (said := _by_size(cells, target, name))]
     if alone is not None and least is not None:
         yield (
@@ -112,7 +104,7 @@ def _computed(size: str, small: Cells, cells: Cells, large: Cells) -> Iterator[s
 
 def _by_size(cells: Cells, target: str, name: str) -> str:
     """`34,840 and 17,072 with 30 MB and 60 MB of vLLM's own`."""
-    found = cells.where(target=target).medians("l1_gb", COMPUTED)
+    found = cells.where(target=target).middles("l1_gb", COMPUTED)
     sizes = [size_of(size) for size in found]
     return (
         f"{listed([*map(count, found.values())])} with {listed(sizes)} of {name}" if found else ""
@@ -184,7 +176,7 @@ def _as_few(part: Cells, least: dict[int, float]) -> bool:
 def _working_set(cells: Cells) -> Iterator[str]:
     """What vLLM stored where the tier was largest."""
     sizes = cells.where(target=NATIVE).by("l1_gb")
-    stored = sizes[-1][1].median(STORED) if sizes else None
+    stored = sizes[-1][1].middle(STORED) if sizes else None
     each = bytes_per_token(cells)
     least = small_and_large(cells)[1].by_repeat(COMPUTED)
     if stored is not None and each is not None and _as_few(sizes[-1][1], least):

@@ -106,6 +106,11 @@ def between_repeats(
     An additive model, figure = seed + side, by least squares: with one seed it is the t-test with
     pooled variance, with as many seeds as runs on a side the paired one. Seeds that only one side
     has say nothing of the other, and are left out. None where no degree of freedom is left.
+
+    A pair of runs for each seed is one figure here, though its requests tell more. Weights by what
+    is inside each pair (DerSimonian and Laird 1986 or Paule and Mandel 1982, with the interval of
+    Hartung and Knapp 2001) change nothing where pairs know as much as each other, and where not
+    made up to 21 % false alarms in simulated runs of two to eight seeds.
     """
     figures = np.asarray([*base, *new])
     design = _design(len(base), len(new), [*seeds[0], *seeds[1]])

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from loadgen.compare.metrics import Statistic
 from loadgen.compare.run import faults_of
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RUN_JSON
@@ -72,10 +73,16 @@ def read_made_cell(run: Path) -> MadeCell | None:
 def figures_of(
     description: Mapping[str, Any], summary: Mapping[str, Any], file: Path
 ) -> dict[str, float | None]:
-    """Every one of `FIGURES`, None where the run has none. Raises UsageError, naming `file`, for
-    what is no number."""
+    """Every one of `FIGURES`, None where the run has none, or too few values for a percentile
+    (`TAILS`). Raises UsageError, naming `file`, for what is no number."""
     content = {**summary, "run": description, "totals": _totals(summary)}
-    return {name: _figure(value_at(content, place), file) for name, place in FIGURES.items()}
+    found = {name: _figure(value_at(content, place), file) for name, place in FIGURES.items()}
+    few = (
+        name
+        for name, (count, least) in _LEAST.items()
+        if (_figure(value_at(content, count), file) or 0) < least
+    )
+    return {**found, **dict.fromkeys(few)}
 
 
 def _totals(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -132,6 +139,15 @@ FIGURES: Mapping[str, str] = {
     "client_saturated": "client_saturated",
 }
 """Each figure with where it stands in `summary.json`, or in `run.json` below `run`."""
+_LEAST: Mapping[str, tuple[str, int]] = {
+    each.statistic(tail): (f"metrics.{each.name}.count", Statistic(each, tail).least_values)
+    for each in summarized()
+    if not each.neutral
+    for tail in ("p95", "p99")
+}
+TAILS = (
+    "A p95 is of runs with at least 20 values, a p99 of runs with 100: fewer have none beyond it."
+)
 
 
 CELLS, CELLS_CSV = "cells", "cells.csv"

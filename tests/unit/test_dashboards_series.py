@@ -18,22 +18,24 @@ from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.json_file import write_json
 from loadgen.saturate.folder import SATURATE_JSON, TRIALS_CSV, Point
-from loadgen.sweep.table import MadeCell, read_cells
+from loadgen.sweep.table import TAILS, MadeCell, read_cells
 
 CELLS = [(target, users) for target in ("vllm", "vllm-context") for users in ("1", "2", "10")]
 
 
-def write_cell(folder: Path, axes: Mapping[str, str], repeat: int, ttft_ms: float) -> Path:
+def write_cell(
+    folder: Path, axes: Mapping[str, str], repeat: int, ttft_ms: float, count: int = 20
+) -> Path:
     name = "_".join(axes.values())
     run = folder / "cells" / f"{name}-r{repeat}"
     run.mkdir(parents=True)
     MadeCell(name, axes, {"contexts": "8"}, repeat, repeat - 1, repeat, 0, 1.0).write(run)
     described = {"start_unix_s": 1_700_000_000 + repeat, "exit_code": 0}
     write_json(run / "run.json", described)
-    metric = {"count": 5, "mean": ttft_ms, "p50": ttft_ms, "p95": 2 * ttft_ms, "p99": ttft_ms}
+    metric = {"count": count, "mean": ttft_ms, "p50": ttft_ms, "p95": 2 * ttft_ms, "p99": ttft_ms}
     summary = {
-        "requests": 5,
-        "outcomes": {"ok": 5},
+        "requests": count,
+        "outcomes": {"ok": count},
         "client_saturated": False,
         "lost_workers": 0,
         "metrics": {"ttft_ms": metric},
@@ -69,6 +71,14 @@ def test_a_sweep_is_told_over_each_of_its_axes(sweep: Path) -> None:
     ):
         assert f'id="over-{axis}"' in markup
         assert all(f">{line}<" in markup for line in lines)
+
+
+def test_a_p95_of_fewer_than_20_requests_is_not_told(sweep: Path) -> None:
+    write_cell(sweep, {"target": "vllm", "users": "500"}, 1, 9000.0, count=19)
+    page = Page(sweep_page(sweep))
+    assert page.row("target vllm, users 500") == ["1", "9,000", "-"]
+    assert page.row("target vllm, users 10") == ["3", "202", "404"]
+    assert f"Medians of the runs of a cell. {TAILS}" in page.texts("p")
 
 
 def test_only_what_differs_in_an_axis_alone_is_set_against_each_other(sweep: Path) -> None:

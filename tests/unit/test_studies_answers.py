@@ -650,3 +650,31 @@ def test_how_relevance_is_decided_is_told_with_what_was_refused(tmp_path: Path) 
     assert "3.0 % of the questions were refused with" in said(answer)
     found = said(documents(Cells(tuple(cells))))
     assert "4.0 % of the time to first token (by context, 5,120 tokens of cache)" in found
+
+
+def test_sentence_table_and_picture_have_one_middle(tmp_path: Path) -> None:
+    """100, 110 and 400 ms: their geometric mean is 164, their median 110, their mean 203."""
+    cells = Cells(
+        tuple(
+            cell(
+                tmp_path,
+                "size",
+                Made([factor * ms] * 40),
+                seed,
+                target=target,
+                kv_tokens=size,
+            )
+            for target, factor in ((PLAIN, 1), (ORDERED, 0.5))
+            for size in (5120, 10240)
+            for seed, ms in enumerate((100.0, 110.0, 400.0), 1)
+        )
+    )
+    answer = BATCH.answer(cells)
+    against, figures = answer.tables
+    assert against.rows[0][1:3] == ("164 ms", "81.9 ms")
+    shown = {row[1]: row[figures.header.index("TTFT mean")] for row in figures.rows}
+    assert shown == {PLAIN: "164 ms (100 ms to 400 ms)", ORDERED: "81.9 ms (50.0 ms to 200 ms)"}
+    (picture,) = answer.pictures
+    first, ordered = picture.figure.axes[1].containers
+    for container, middle_ms in ((first, 163.9), (ordered, 81.9)):
+        assert container.lines[0].get_ydata() == pytest.approx(middle_ms, abs=0.05)

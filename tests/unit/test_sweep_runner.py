@@ -20,7 +20,7 @@ from loadgen.sweep.definition import Definition
 from loadgen.sweep.folder import SweepFolder
 from loadgen.sweep.matrix import CellEngine, CellPlan, Stretch, SweepStep, cells_of, stretches
 from loadgen.sweep.runner import Durations, SweepWatch, run_sweep, spoken
-from loadgen.sweep.table import FIGURES, read_cells, read_made_cell, write_table
+from loadgen.sweep.table import FIGURES, figures_of, read_cells, read_made_cell, write_table
 
 SWEEP = Definition(
     name="x", repeats=2, options={"users": 1}, axes={"target": ["a", "b"], "zipf": [0, 1]}
@@ -377,6 +377,18 @@ def test_the_table_is_made_of_the_run_directories_alone(tmp_path: Path) -> None:
     assert rows[0]["ttft_p95_ms"] == rows[0]["e2e_p50_ms"] == ""
     assert (rows[0]["prompt_tokens"], rows[0]["usable_tokens"]) == ("900", "2560")
     assert (rows[5]["exit_code"], rows[5]["valid"], rows[5]["requests"]) == ("3", "false", "")
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(19, (100.0, None, None)), (20, (100.0, 300.0, None)), (100, (100.0, 300.0, 400.0))],
+)
+def test_a_percentile_that_no_value_lies_beyond_is_not_told(
+    tmp_path: Path, count: int, told: tuple[float | None, ...]
+) -> None:
+    metric = {"count": count, "mean": 150.0, "p50": 100.0, "p95": 300.0, "p99": 400.0}
+    found = figures_of({}, {"metrics": {"ttft_ms": metric}}, tmp_path)
+    assert tuple(found[f"ttft_{each}_ms"] for each in ("p50", "p95", "p99")) == told
 
 
 def test_cells_as_values(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from dashboards.studies.answer import (
     StudyPicture,
     cell_table,
 )
-from dashboards.studies.cell import Cells
+from dashboards.studies.cell import FIRST, Cells
 from dashboards.studies.contrast import Contrast, Contrasts, contrast, contrast_runs
-from dashboards.studies.pictures import Line, against, by_users
+from dashboards.studies.pictures import FIRST_PANEL, Line, against, by_users
 from dashboards.studies.requests import answered, repeated_part
 from dashboards.studies.wording import count, crowd, percent
 
@@ -74,7 +74,7 @@ def _more_contexts(cells: Cells) -> Iterator[str]:
 
 
 def _hits(users: str, cells: Cells) -> Iterator[str]:
-    rates = cells.medians("contexts", "hit_rate")
+    rates = cells.middles("contexts", "hit_rate")
     if rates:
         cache = listed([count(float(size)) for size in cells.values(SIZE)])
         yield (
@@ -167,24 +167,27 @@ def _repeat_panels(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
     yield (
         "Of an old request in the cache",
         "% of its prompt",
-        [_line_of_runs(crowd(users), part, _cached_percents) for users, part in crowds],
+        [_line_of_runs(crowd(users), part, _cached_percents, "") for users, part in crowds],
     )
     lines = [
         _line_of_runs(
             (f"{crowd(users)}, " if len(crowds) > 1 else "") + f"{name} request",
             part,
             partial(_means_ms, name == "old"),
+            FIRST,
         )
         for users, part in crowds
         for name in ("new", "old")
     ]
-    yield "Time to first token", "mean, ms", lines
+    yield *FIRST_PANEL, lines
 
 
-def _line_of_runs(name: str, cells: Cells, figures: Callable[[Cells], list[float]]) -> Line:
-    """A figure of each run."""
+def _line_of_runs(
+    name: str, cells: Cells, figures: Callable[[Cells], list[float]], like: str
+) -> Line:
+    """A figure of each run, of the kind that the summary has as `like`."""
     points = ((float(size), tuple(figures(part))) for size, part in cells.by(SIZE))
-    return Line(name, tuple((size, values) for size, values in points if values))
+    return Line(name, tuple((size, values) for size, values in points if values), like)
 
 
 def _means_ms(old: bool, cells: Cells) -> list[float]:

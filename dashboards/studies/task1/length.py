@@ -8,9 +8,9 @@ from scipy.stats import theilslopes
 
 from dashboards.figures.line_fit import LEAST_SPREAD, fit_line
 from dashboards.studies.answer import LATENCY, REUSED, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import FIRST, NO_REUSE, PLAIN, Cells
+from dashboards.studies.cell import FIRST, NO_REUSE, PLAIN, REQUESTS_PER_S, Cells
 from dashboards.studies.contrast import LEVEL, Contrast, contrast
-from dashboards.studies.pictures import Bar, PointCloud, bars, clouds
+from dashboards.studies.pictures import FIRST_PANEL, Bar, PointCloud, bars, clouds
 from dashboards.studies.requests import answered, is_hit
 from dashboards.studies.wording import crowd, duration, percent
 from loadgen.compare.interval import Interval, mean_of_repeats
@@ -40,7 +40,7 @@ def by_length(cells: Cells) -> StudyAnswer:
         several |= any(len(parts) > 1 for parts in runs.values())
         slopes = {name: _slope(parts) for name, parts in runs.items()}
         panels[crowd(users)] = [_cloud(name, parts, slopes[name]) for name, parts in runs.items()]
-        sentences.append(_growth(users, slopes, part.where(target=NO_REUSE).median(FIRST)))
+        sentences.append(_growth(users, slopes, part.where(target=NO_REUSE).middle(FIRST)))
     picture = StudyPicture(
         "length",
         clouds(panels, "prompt (context and question), tokens", "time to first token, ms"),
@@ -152,7 +152,7 @@ def with_and_without(cells: Cells) -> StudyAnswer:
         without, reusing = (part.where(target=name) for name in ARMS)
         first = contrast(without, reusing, names, "ttft_ms.mean")
         rate = contrast(without, reusing, names, "requests_per_s")
-        short.append(f"With {crowd(users)}, {_worth(first, reusing.median('hit_rate'))}")
+        short.append(f"With {crowd(users)}, {_worth(first, reusing.middle('hit_rate'))}")
         if first.row is not None:
             sentences.append(
                 f"With {crowd(users)}, mean TTFT is {first.words}; throughput is {rate.words}."
@@ -163,7 +163,7 @@ def with_and_without(cells: Cells) -> StudyAnswer:
     return StudyAnswer(
         "What is prefix reuse worth on the same requests?",
         (" ".join(short), *sentences),
-        (cell_table(cells, ("target", "users"), (*LATENCY, "requests_per_s", *REUSED)),),
+        (cell_table(cells, ("target", "users"), (*LATENCY, REQUESTS_PER_S, *REUSED)),),
         (picture,),
     )
 
@@ -184,6 +184,6 @@ def _reuse_bars(cells: Cells) -> Figure:
     for users, of_users in cells.by("users"):
         for target, name in ARMS.items():
             part = of_users.where(target=target)
-            values = part.figures(FIRST), part.figures("requests_per_s")
-            rows.append(Bar(f"{crowd(users)}, {name}", values, target == PLAIN))
-    return bars((("Time to first token", "mean, ms"), ("Throughput", "requests/s")), rows)
+            rows.append(Bar(f"{crowd(users)}, {name}", part, target == PLAIN))
+    panels = {FIRST: FIRST_PANEL, REQUESTS_PER_S: ("Throughput", "requests/s")}
+    return bars(panels, rows)

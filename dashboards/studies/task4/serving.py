@@ -126,8 +126,8 @@ def _took(found: dict[str, Cells]) -> Iterator[str]:
     told = [
         f"{LABELS[label]} {duration(took)} ({percent(share)} of the time to first token)"
         for label, cells in found.items()
-        if (took := cells.median("retrieval_p50_ms")) is not None
-        and (share := cells.median("retrieval_share")) is not None
+        if (took := cells.middle("retrieval_p50_ms")) is not None
+        and (share := cells.middle("retrieval_share")) is not None
     ]
     if told:
         yield f"A label took (median, under this load): {listed(told)}."
