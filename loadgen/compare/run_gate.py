@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from loadgen.compare.gate import Limit, parse_gate
-from loadgen.compare.metrics import Statistic
+from loadgen.compare.metrics import Statistic, figure
 from loadgen.errors import UsageError
 from loadgen.stats.tally import Tally
 
@@ -74,8 +74,6 @@ class LimitFinding:
     @property
     def found(self) -> str:
         """The value with its samples, or why there is none."""
-        from loadgen.compare.wording import figure  # and numpy
-
         if self.value is None:
             return self.reason
         shown = figure(self.limit.statistic, self.value)

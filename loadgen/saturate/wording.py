@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from loadgen.compare.wording import figure
+from loadgen.compare.metrics import figure
 from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.judge import LimitFigure, LoadJudgement
 from loadgen.saturate.objective import ERRORS

@@ -12,7 +12,7 @@ from loadgen.compare import wording
 from loadgen.compare.comparison import Comparison, compare
 from loadgen.compare.gate import parse_gate, parse_limit
 from loadgen.compare.interval import Interval
-from loadgen.compare.metrics import METRICS, parse_statistic
+from loadgen.compare.metrics import METRICS, figure, parse_statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.series import Ratio
 from loadgen.compare.sides import Sides
@@ -247,7 +247,7 @@ def test_changes_beyond_all_measure_are_only_said_to_be_so() -> None:
     statistic = parse_statistic("ttft_ms.mean")
     shown = wording.between(statistic, Interval(0.5, -0.999, 7.1e17))
     assert shown == "-99.9 % to >+1,000,000 %"
-    assert wording.figure(statistic, 7.1e17) == "7.1e+17 ms"
+    assert figure(statistic, 7.1e17) == "7.1e+17 ms"
 
 
 def test_the_page_names_every_metric_and_its_limits_can_be_read() -> None:

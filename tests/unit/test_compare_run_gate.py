@@ -1,5 +1,7 @@
 """A gate on one run by itself: which limits it takes, and when a run keeps them."""
 
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -134,3 +136,22 @@ def test_a_percentile_of_too_few_values_says_from_how_many_on_it_is_one(
     assert gate.is_met
     assert gate_lines(gate.to_json())[1].endswith(said)
     assert said in to_junit(gate)
+
+
+WITHOUT_SCIPY = """
+import sys
+sys.modules["scipy"] = None
+from loadgen.compare.run_gate import gate_lines, judge_run, parse_run_gate
+from loadgen.stats.tally import Tally
+tally = Tally.from_wire({**Tally().to_wire(), "outcomes": {"ok": 9}})
+limits = parse_run_gate("errors<=0%, requests_per_s>=1", False, False)
+print(*gate_lines(judge_run(limits, tally, 1.0, None).to_json()), sep="\\n")
+"""
+
+
+def test_a_gate_of_a_run_needs_no_more_than_the_base_installation() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_SCIPY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["gate passed: 2 of 2 met"]), (
+        done.stderr
+    )
