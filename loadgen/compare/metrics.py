@@ -81,3 +81,12 @@ def digits(value: float) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def share_ends(share: float, samples: float, z: float) -> tuple[float, float]:
+    """Wilson's interval (1927) of a share of so many independent samples, `z` standard errors to
+    each side."""
+    more = z * z / samples
+    middle = (share + more / 2) / (1 + more)
+    half = z * math.sqrt(share * (1 - share) / samples + more / (4 * samples)) / (1 + more)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

@@ -126,6 +126,13 @@ def test_errors(failed: int, code: int) -> None:
     assert gate(run_of(), run_of(failed=failed), "errors<=0.1%").exit_code == code
 
 
+def test_no_error_in_a_hundred_requests_is_no_proof_of_one_in_a_thousand() -> None:
+    sides, limits = Sides((run_of(),), (run_of(),)), parse_gate("errors<=0.1%")
+    seen, proven = (compare(sides, limits=limits, needs_proof=each) for each in (False, True))
+    assert (seen.exit_code, proven.exit_code) == (0, 4)
+    assert re.match(r"0 % \(0 % to \d.* %\); no proof", wording.finding(proven.judgements[0]))
+
+
 @pytest.mark.parametrize(("done", "code"), [(600, 0), (28, 1), (0, 1)])
 def test_a_rate_that_collapses_is_decided(done: int, code: int) -> None:
     def served(ok: int) -> ComparedRun:
