@@ -1,4 +1,4 @@
-"""Files of KV whose damage shows: behind the content stands a checksum of it and of its name."""
+"""Files of KV whose damage shows: behind the content is a checksum of it, its name and folder."""
 
 import os
 import secrets
@@ -36,7 +36,7 @@ def write_checked(path: Path, content: memoryview) -> bool:
     OSError."""
     if path.exists():
         return False
-    write_whole(path, content, checksum(path.name, content))
+    write_whole(path, content, checksum("/".join(path.parts[-2:]), content))
     return True
 
 
@@ -49,7 +49,7 @@ def read_checked(path: Path, buffer: memoryview) -> bool | None:
             told = file.read(SUM_BYTES + 1)
     except FileNotFoundError:
         return None
-    if is_full and told == checksum(path.name, buffer):
+    if is_full and told == checksum("/".join(path.parts[-2:]), buffer):
         return True
     path.unlink(missing_ok=True)
     return False

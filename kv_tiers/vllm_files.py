@@ -22,10 +22,6 @@ from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
 from kv_tiers.checked_file import checksum, write_whole
 from kv_tiers.machine import instruction_set
 
-OF_A_CHUNK = 4
-"""Parts of a path that tell a chunk from others: the rank, two of the hash with its group, all of
-the hash."""
-
 
 class CheckedFiles(FileSystemTierManager):
     """Files below what the meaning of their bytes depends on: the CPU's instruction set, or the
@@ -43,6 +39,7 @@ class CheckedFiles(FileSystemTierManager):
         layout = offloading_spec.config.kv_cache_layout or ""
         machine = instruction_set() if current_platform.is_cpu() else layout
         folder = str(Path(root_dir) / machine / "checked")
+        self._root = Path(root_dir)
         super().__init__(offloading_spec, primary_kv_view, tier_type, folder, **settings)
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -126,10 +123,10 @@ class CheckedFiles(FileSystemTierManager):
         return Path(self.file_mapper.get_file_name(key))
 
     def _sum(self, path: Path, chunk: int) -> bytes:
-        """Of a row of the first tier, as the content of this file."""
+        """Of a row of the first tier, as the content of this file below the root folder."""
         start = chunk * self._block_size
         content: memoryview = self._primary_kv_view.cast("B")
-        name = "/".join(path.parts[-OF_A_CHUNK:])
+        name = path.relative_to(self._root).as_posix()
         return checksum(name, content[start : start + self._block_size])
 
 

@@ -9,6 +9,7 @@ from dashboards.report.wording import listed
 from loadgen.compare import wording
 from loadgen.compare.comparison import ComparedMetric as Compared
 from loadgen.compare.comparison import Comparison, compare
+from loadgen.compare.metrics import NOTHING, figure
 from loadgen.compare.noise import Noise
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import common_warmup_s, read_run
@@ -102,7 +103,7 @@ _WORDS = {"values": ("shorter", "longer"), "rate": ("less", "more"), "share": ("
 def _with_change(row: Compared) -> str:
     """`ttft_ms.p50 (57.0 % shorter, lower in 3 of 3 runs, interval -86.0 % to +34.0 %)`."""
     within = wording.bounds(row)
-    between = "" if within == wording.NOTHING else f"interval {within}"
+    between = "" if within == NOTHING else f"interval {within}"
     told = filter(None, (_in_words(row), wording.agreement(row), between))
     return f"{row.statistic.name} ({', '.join(told)})"
 
@@ -125,8 +126,8 @@ def pair_table(pair: Pair) -> Table | None:
         TableRow(
             row.statistic.name,
             (
-                wording.figure(row.statistic, row.base),
-                wording.figure(row.statistic, row.new),
+                figure(row.statistic, row.base),
+                figure(row.statistic, row.new),
                 wording.change(row),
                 wording.bounds(row),
                 wording.verdict(row),

@@ -74,7 +74,9 @@ def advise_command(arguments: list[str]) -> int:
             )
         advice = advise(model, about, limit, _options(parsed, about.engine))
     outside = advice.candidates[0].prediction.outside
-    assumed = [*about.remarks, *about.engine.assumed, *unlike_servers(model, about.engine.argv)]
+    machine = None if words else recorded_run(parsed.run).description.get("machine")
+    assumed = [*about.remarks, *about.engine.assumed]
+    assumed += unlike_servers(model, about.engine.argv, machine)
     assumed += _other_model(parsed.model_dir, about.engine)
     assumed += _other_machine(parsed, about.engine)
     tell("\n".join([*advice.sentences(), *outside, *assumed, ""]))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from loadgen.errors import KvswarmError, OutputError, UsageError
+from loadgen.errors import KvswarmError, OutputError, RecordError, UsageError
 from rag_store.cli.output import complaint, drop_output, told_output
 from rag_store.cli.suggestion import nearest
 
@@ -93,6 +93,7 @@ COMMANDS = {
     "why": "loadgen.cli.why:why_command",
 }
 """Module and function of each command but `run` and `ui`."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,11 +111,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         drop_output(sys.stdout)
     except OSError as error:
-        if error.errno not in (errno.ENAMETOOLONG, errno.EACCES):
+        if error.errno not in (errno.ENAMETOOLONG, errno.EACCES, *FULL):
             raise  # a fault of ours, which needs its place
-        said = f"{error.filename!r} cannot be used ({error.strerror}): name another"
+        place = "a file" if error.filename is None else repr(error.filename)
+        said = f"{place} cannot be used ({error.strerror}): name another, or make room"
         print(complaint(said), file=sys.stderr)
-        return UsageError.exit_code
+        return (RecordError if error.errno in FULL else UsageError).exit_code
     return code
 
 

@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import (
-    SHARED_FILES,
-    CommandParser,
-    first_word,
-    is_given,
-    needs,
-    parse_run,
-)
+from loadgen.launch.arguments import CommandParser, first_word, is_given, needs, parse_run
 from loadgen.launch.configured import setting
 from loadgen.runs.directory import DEFAULT_FILE
 
@@ -24,9 +17,9 @@ if TYPE_CHECKING:
 ARRIVALS = ("poisson", "constant", "gamma")
 OURS = {
     "--rate": "the search sets it",
+    "--worker": "each trial is a run of its own",
     "--run-time": "give --trial",
     "-t": "give --trial",
-    **dict.fromkeys(SHARED_FILES, "each trial would overwrite it"),
 }
 """Options of `kvswarm run` that are not for a search, and why."""
 USERS = {"--users": "the search sets it", "-u": "the search sets it"}
@@ -56,7 +49,7 @@ def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "SearchPlan":
     from loadgen.saturate.search_state import SearchPlan
 
     return SearchPlan(
-        objective=Objective.parse(parsed.slo),
+        objective=Objective.parse(",".join(parsed.slo)),
         space=Space(parsed.by, parsed.first, parsed.last, parsed.tolerance / 100),
         trial_s=parsed.trial,
         most_trials=parsed.max_trials,
@@ -70,7 +63,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Ours, and the words of `kvswarm run` that all trials share. Raises UsageError."""
     file, arguments = first_word(arguments, DEFAULT_FILE)
     parsed, rest = _parser().parse_known_args(arguments)
-    if not parsed.slo:
+    if not any(parsed.slo or ()):
         raise UsageError('no objective: give --slo, as --slo "ttft_ms.p95<=500, errors<=0.1%"')
     refused = OURS | (USERS if parsed.by == "users" else {})
     for flag, reason in refused.items():
@@ -129,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--slo", metavar="LIMITS", help='as "ttft_ms.p95<=500, errors<=0.1%%"')
+    add("--slo", action="append", metavar="LIMITS", help='as "ttft_ms.p95<=500, errors<=0.1%%"')
     add("--by", choices=("rate", "users"), default="rate", help="what is raised (default: rate)")
     add("--from", dest="first", type=_rate, default=1.0, help="the lowest load (default: 1)")
     add("--to", dest="last", type=_rate, help="the highest (default: as far as it is met)")

@@ -130,6 +130,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     load = recorded_load(parsed.run, recorded.block_size)
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
+    machine = run.description.get("machine")
     recorded_fleet = Fleet.of_run(run)
     fleet = _fleet(parsed, recorded_fleet)
     is_same_fleet = fleet == recorded_fleet
@@ -148,7 +149,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         measured=measured_figures(load) if has_figures else None,
         counted=frozenset(load.measured) or None,
         router=AsRecorded(load.places) if is_hashed else None,
-        assumed=[*load.remarks, *engine.assumed, *unlike_servers(model, engine.argv)],
+        assumed=[*load.remarks, *engine.assumed, *unlike_servers(model, engine.argv, machine)],
     )
 
 

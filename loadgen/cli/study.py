@@ -67,8 +67,8 @@ def _report(parsed: argparse.Namespace) -> int:
     from loadgen.runs.json_file import read_object
 
     out: Path | None = parsed.directory
-    if out is None:
-        raise UsageError("name the directory of a study: kvswarm study report DIR")
+    if out is None or parsed.out or parsed.quick:
+        raise UsageError("name the directory of a study alone: kvswarm study report DIR")
     kept = read_object(out / STUDY_JSON)
     if kept.get("study") == KV_STUDY and isinstance(kept.get("arguments"), list):
         page = [] if parsed.page is None else ["--page", str(parsed.page)]
@@ -91,7 +91,7 @@ def _keep(out: Path, plan: "StudyPlan") -> None:
     from loadgen.runs.json_file import read_object, write_json
     from loadgen.sweep.folder import SWEEP_JSON
 
-    check_directory(out)
+    check_directory(out, STUDY_JSON, SWEEP_JSON)
     kept, ours = read_object(out / STUDY_JSON), {"study": plan.study.name, "quick": plan.quick}
     if kept != ours and (kept or (out / SWEEP_JSON).exists()):
         raise UsageError(f"{out} holds something else than study {plan.name}: give another --out")

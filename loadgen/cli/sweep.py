@@ -20,6 +20,8 @@ def sweep_command(arguments: list[str]) -> int:
     """Make or continue a sweep, show what it would do, or rebuild its table."""
     parsed = _parser().parse_args(arguments)
     if parsed.table is not None:
+        if parsed.file or parsed.out or parsed.dry_run:
+            raise UsageError("--table DIR stands alone: leave out FILE.toml, --out and --dry-run")
         return _rebuild(parsed.table)
     if parsed.file is None:
         raise UsageError("no sweep to make: give FILE.toml, see `kvswarm sweep --help`")

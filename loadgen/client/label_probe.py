@@ -165,11 +165,11 @@ class KvFacts:
 
 
 async def probe_kv(
-    url: str, model: str, context_ids: Collection[str], timeout_s: float = 10.0
+    url: str, model: str = "", context_ids: Collection[str] = (), timeout_s: float = 10.0
 ) -> KvFacts:
     """Ask `url` whether it is ready with the KV of `model`, by the name under which the host serves
-    it, and which of a swarm's contexts it can name. Each question may take `timeout_s`. Raises
-    HostError."""
+    it, "" for any, and which of a swarm's contexts it can name. Each question may take
+    `timeout_s`. Raises HostError."""
     async with Host.opened(url, {}, timeout_s) as host:
         answer = await host.ask("GET", "/ready")
         told = answer.json()
@@ -187,7 +187,7 @@ async def probe_kv(
                 f"{host.url} labels nothing by KV: /ready answered HTTP {answer.status}: give the"
                 " address that `kvswarm kv serve` prints"
             ) from None
-        if facts.model != model:
+        if model and facts.model != model:
             raise HostError(
                 f"{host.url} computes the KV of {facts.model}, and the host serves {model}: start"
                 " `kvswarm kv serve --model` with the folder of that model"

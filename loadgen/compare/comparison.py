@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadgen.compare.comparability import require_comparable
-from loadgen.compare.gate import Kind, Limit
+from loadgen.compare.gate import CONFIDENCE, Kind, Limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.judgement import (
     USUAL_SPREAD,
@@ -115,7 +115,7 @@ def _without_interval(
     return Interval(new / base - 1, -math.inf, math.inf) if base > 0 else None
 
 
-CONFIDENCE, CONFIDENCE_OF_ROWS = 0.99, 0.95
+CONFIDENCE_OF_ROWS = 0.95
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import bdtrik, ndtr
 
-from loadgen.compare.metrics import Statistic
+from loadgen.compare.metrics import Statistic, share_ends
 from loadgen.compare.series import Ratio, Series, Values
 from loadgen.runs.columns import Floats
 
@@ -136,11 +136,7 @@ class ProportionEstimate:
         return _pulled(self.series, self.batches)
 
     def bounds(self, t: float) -> tuple[float, float]:
-        share, samples = self.value, self._independent_samples()
-        middle = (share + t * t / (2 * samples)) / (1 + t * t / samples)
-        spread = math.sqrt(share * (1 - share) / samples + (t / (2 * samples)) ** 2)
-        half = t * spread / (1 + t * t / samples)
-        return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
+        return share_ends(self.value, self._independent_samples(), t)
 
     def _independent_samples(self) -> float:
         share, samples = self.value, float(self.series.whole.sum())

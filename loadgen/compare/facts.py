@@ -21,7 +21,7 @@ NOT_OF_THE_WORKLOAD = frozenset(
             "seed",
             "rag_url",
         ),
-        *("metrics_port", "metrics_host", "warmup", "gate"),
+        *("metrics_port", "metrics_host", "warmup", "gate", "require_proof"),
     )
 )
 """Options that do not change what is sent, or that stand under a better name."""

@@ -15,6 +15,7 @@ from loadgen.compare import wording
 from loadgen.compare.comparison import ComparedMetric, Comparison
 from loadgen.compare.interval import Interval
 from loadgen.compare.judgement import LimitJudgement
+from loadgen.compare.metrics import figure
 from loadgen.compare.pairs import Agreement
 
 
@@ -156,7 +157,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     yield _line(("metric", "base", "new", "change", f"{level} interval", "verdict"))
     yield "|---|---:|---:|---:|---:|---|"
     for row in comparison.rows:
-        figures = (wording.figure(row.statistic, value) for value in (row.base, row.new))
+        figures = (figure(row.statistic, value) for value in (row.base, row.new))
         shown = (*figures, wording.change(row), wording.bounds(row), wording.verdict(row))
         yield _line((f"`{row.statistic.name}`", *shown))
     if comparison.judgements:
@@ -227,8 +228,8 @@ def _rows(comparison: Comparison) -> Table:
     for row in comparison.rows:
         table.add_row(
             row.statistic.name,
-            wording.figure(row.statistic, row.base),
-            wording.figure(row.statistic, row.new),
+            figure(row.statistic, row.base),
+            figure(row.statistic, row.new),
             wording.change(row),
             wording.bounds(row),
             Text(wording.verdict(row), COLOURS.get(row.verdict, "")),

@@ -20,6 +20,8 @@ UNDECIDED = 4
 """Cannot decide: too few samples, no interval, one that is too wide to tell, or a run that is not
 sound."""
 """Exit codes of a gate; wrong use is 2."""
+CONFIDENCE = 0.99
+"""Of the intervals of all limits of a gate together."""
 Kind = Literal["relative", "difference", "value"]
 _LIMIT = re.compile(r"\s*([\w.]+)\s*(<=|>=)\s*([+-]?)(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*")
 

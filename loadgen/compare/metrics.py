@@ -62,3 +62,31 @@ def parse_statistic(text: str) -> Statistic:
 def parse_statistics(text: str) -> tuple[Statistic, ...]:
     """A comma-separated list. Raises UsageError."""
     return tuple(parse_statistic(part) for part in text.split(","))
+
+
+NOTHING = "-"
+
+
+def figure(statistic: Statistic, value: float | None) -> str:
+    """A value in its metric's unit, to four digits."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if statistic.metric.form == "share":
+        return f"{digits(100 * value)} %"
+    return f"{digits(value)} {statistic.metric.unit}"
+
+
+def digits(value: float) -> str:
+    """A number to four digits."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def share_ends(share: float, samples: float, z: float) -> tuple[float, float]:
+    """Wilson's interval (1927) of a share of so many independent samples, `z` standard errors to
+    each side."""
+    more = z * z / samples
+    middle = (share + more / 2) / (1 + more)
+    half = z * math.sqrt(share * (1 - share) / samples + more / (4 * samples)) / (1 + more)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from loadgen.compare.gate import Limit, parse_gate
-from loadgen.compare.metrics import Statistic
+from loadgen.compare.gate import CONFIDENCE, Limit, parse_gate
+from loadgen.compare.metrics import Statistic, figure, share_ends
 from loadgen.errors import UsageError
 from loadgen.stats.tally import Tally
 
@@ -24,20 +25,22 @@ ReadColumn = Callable[[str], "Floats"]
 """The values of a column of the requests that count."""
 
 
-def parse_run_gate(text: str, has_objective: bool, is_batched: bool) -> tuple[Limit, ...]:
-    """Limits on a run alone. Raises UsageError for those that no such run could tell."""
+def parse_run_gate(
+    text: str, has_objective: bool, is_batched: bool, needs_proof: bool = False
+) -> tuple[Limit, ...]:
+    """Limits on a run alone. Raises UsageError for those that no such run could tell, or prove."""
     try:
         limits = parse_gate(text)
     except UsageError as error:
         said = str(error).replace("<=+10%", "<=500")
         raise UsageError(said if said.startswith("--gate") else f"--gate: {said}") from None
     for limit in limits:
-        if told := _refusal(limit, has_objective, is_batched):
+        if told := _refusal(limit, has_objective, is_batched, needs_proof):
             raise UsageError(f"--gate: {limit.text} {told}")
     return limits
 
 
-def _refusal(limit: Limit, has_objective: bool, is_batched: bool) -> str:
+def _refusal(limit: Limit, has_objective: bool, is_batched: bool, needs_proof: bool) -> str:
     metric = limit.statistic.metric
     if limit.kind != "value":
         return "is of a change, which needs a base: use `kvswarm compare BASE NEW --gate` for it"
@@ -49,23 +52,31 @@ def _refusal(limit: Limit, has_objective: bool, is_batched: bool) -> str:
         return "is in Locust's own files alone: limit e2e_ms"
     if metric.source == "batch" and not is_batched:
         return "is of batches, which this locustfile does not send"
+    if needs_proof and not metric.is_proportion:
+        return "has no interval in one run: prove shares alone, or use `kvswarm compare`"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitFinding:
     """What a run has of a limit; `samples` are the values it is of, None where these are no
-    requests. `reason` says why it is not met where the value does not."""
+    requests. `reason` says why it is not met where the value does not. Of a share of requests
+    `possible` is the end of its interval towards the limit, which keeps it where `needs_proof`."""
 
     limit: Limit
     value: float | None
     samples: int | None = None
     reason: str = ""
+    possible: float | None = None
+    needs_proof: bool = False
 
     @property
     def is_met(self) -> bool:
         """A limit on what is not known is not met."""
-        value, bound = self.value, self.limit.bound
+        return self._keeps(self.possible if self.needs_proof else self.value)
+
+    def _keeps(self, value: float | None) -> bool:
+        bound = self.limit.bound
         if value is None or math.isnan(value):
             return False
         near = math.isclose(value, bound, rel_tol=ROUNDING)
@@ -74,15 +85,19 @@ class LimitFinding:
     @property
     def found(self) -> str:
         """The value with its samples, or why there is none."""
-        from loadgen.compare.wording import figure  # and numpy
-
         if self.value is None:
             return self.reason
         shown = figure(self.limit.statistic, self.value)
-        if not self.is_met and shown == figure(self.limit.statistic, self.limit.bound):
+        if not self._keeps(self.value) and shown == figure(self.limit.statistic, self.limit.bound):
             shown += " (beyond it by less than is shown)"
         if self.samples is None:
             return shown
+        if self.possible is not None and self.value is not None:
+            seen = f"{round(self.value * self.samples):,} of {self.samples:,}"
+            way = "up" if self.limit.at_most else "down"
+            end = figure(self.limit.statistic, float(f"{self.possible:.2g}"))
+            said = "no proof, " if self._keeps(self.value) and not self.is_met else ""
+            return f"{shown} ({said}{seen}: {way} to {end} is possible)"
         of, least = self.limit.statistic.of_values, self.limit.statistic.least_values
         few = f": too few for a {of}, which needs {least:,}" if self.samples < least else ""
         return f"{shown} (n={self.samples:,}{few})"
@@ -160,22 +175,30 @@ def judge_run(
     duration_s: float,
     column: ReadColumn | None,
     faults: Sequence[str] = (),
+    needs_proof: bool = False,
 ) -> RunGate:
     """Hold a run against its gate. `column` reads what the tally does not count, None where no
-    requests were kept."""
-    findings = (_finding(limit, tally, duration_s, column) for limit in limits)
-    return RunGate(tuple(findings), tuple(faults))
+    requests were kept. Intervals of shares hold together with `CONFIDENCE`, as if each request were
+    independent of the others."""
+    shares = {each.statistic for each in limits if each.statistic.metric.is_proportion}
+    z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / max(1, len(shares)))
+    findings = (_finding(limit, tally, duration_s, column, z) for limit in limits)
+    proven = tuple(replace(each, needs_proof=needs_proof) for each in findings)
+    return RunGate(proven, tuple(faults))
 
 
 def _finding(
-    limit: Limit, tally: Tally, duration_s: float, column: ReadColumn | None
+    limit: Limit, tally: Tally, duration_s: float, column: ReadColumn | None, z: float
 ) -> LimitFinding:
     metric = limit.statistic.metric
     if metric.form != "values":
         value = tally.figure(metric.name, duration_s) if tally.finished else None
         whole = tally.counts.get(metric.whole) if metric.is_proportion else None
         samples = None if whole is None else round(whole)
-        return LimitFinding(limit, value, samples, f"not known: {_lack(limit, tally)}")
+        possible = None
+        if value is not None and samples:
+            possible = share_ends(value, samples, z)[limit.at_most]
+        return LimitFinding(limit, value, samples, f"not known: {_lack(limit, tally)}", possible)
     value, samples = _statistic(limit.statistic, tally, column)
     return LimitFinding(limit, value, samples, f"not known: {_lack(limit, tally)}")
 

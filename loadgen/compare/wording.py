@@ -8,10 +8,9 @@ from loadgen.compare.comparison import ComparedMetric, ExactCount
 from loadgen.compare.gate import Limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.judgement import MOST_SEEN, LimitJudgement, single_runs
-from loadgen.compare.metrics import Statistic
+from loadgen.compare.metrics import NOTHING, Statistic, digits, figure
 from loadgen.runs.csv_log import without_formula
 
-NOTHING = "-"
 LEAST_FACTOR = 1.095
 MOST_SHOWN = 10_000
 """A change by this factor or more is only said to be so: what lies beyond is no measurement."""
@@ -22,21 +21,6 @@ def plain(name: str) -> str:
     would take for a formula."""
     kept = "".join(each if unicodedata.category(each)[0] != "C" else " " for each in name)
     return without_formula(kept)
-
-
-def figure(statistic: Statistic, value: float | None) -> str:
-    """A value in its metric's unit, to four digits."""
-    if value is None or math.isnan(value):
-        return NOTHING
-    if statistic.metric.form == "share":
-        return f"{_digits(100 * value)} %"
-    return f"{_digits(value)} {statistic.metric.unit}"
-
-
-def _digits(value: float) -> str:
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def change(row: ComparedMetric) -> str:
@@ -141,7 +125,7 @@ def _seen(judgement: LimitJudgement) -> str:
         return f"sees no change of any size: make {more}"
     unit = "points" if judgement.limit.statistic.metric.form == "share" else "%"
     sizes = (judgement.seen, judgement.wanted)
-    seen, wanted = (_digits(float(f"{100 * each:.2g}")) for each in sizes)
+    seen, wanted = (digits(float(f"{100 * each:.2g}")) for each in sizes)
     if judgement.times == 1:
         return f"sees changes from {seen} {unit} on"
     return f"sees changes from {seen} {unit} on: for {wanted} {unit} make {more}"

@@ -6,34 +6,42 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import KvswarmError, UsageError
+from loadgen.client.label_probe import probe_kv, probe_rag
+from loadgen.errors import HostError, KvswarmError, UsageError
 from loadgen.launch.arguments import (
+    SHARED_FILES,
     RunArguments,
     find_locustfile,
     our_flags,
     parse_run,
     run_parser,
 )
+from loadgen.launch.configured import setting, value_of
 from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import checkable, labels_in, planned_facts
 from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.scratch import scratch_folder
+from loadgen.swarm.options.flags import SERVICE_LABELS
 from loadgen.sweep.definition import Definition, text_of
 from loadgen.sweep.matrix import CellEngine, CellPlan
 from loadgen.targets.plan import uses_l1
 from loadgen.targets.settings import TargetSettings
+from loadgen.workload.corpus import load_corpus
 
 NOT_OF_THE_LOAD = frozenset(
     {
-        *("out", "seed", "swarm", "header", "extra_body", "keep_cache", "foreign_host", "key_host"),
+        *("out", "seed", "swarm", "header", "extra_body", "foreign_host", "key_host"),
         *("metrics_port", "metrics_host", "web_allowed_host", "gate", "slo", "max_failures"),
+        "require_proof",
     }
 )
+OF_LOCUST = ("tags", "exclude_tags", "processes", "stop_timeout")
+"""Locust's own options that change what is sent; all others of the load are ours."""
 LOAD = {"num_users": "--users", "spawn_rate": "--spawn-rate"}
 """Options in whose place a load shape says how many users there are."""
 
@@ -51,11 +59,24 @@ class CheckedRun:
     options: Mapping[str, Any]
 
     def heard(self, said: Iterable[str]) -> dict[str, str]:
-        """Options of the load beside those of a command or a file, as text: what a locustfile, the
-        environment or Locust's files may say."""
+        """Options of load and engine beside those of a command or a file, as text: what a
+        locustfile, the environment or Locust's files may say."""
         own = {name.replace("-", "_") for name in said} | NOT_OF_THE_LOAD
         own |= {"num_users"} if "users" in own else set()
-        return {name: str(value) for name, value in self.options.items() if name not in own}
+        locust = {name: setting(self.run.rest, name.replace("_", "-")) or "" for name in OF_LOCUST}
+        found = {**locust, **self._of_engine, **self.options}
+        return {name: str(value) for name, value in found.items() if name not in own}
+
+    @property
+    def _of_engine(self) -> dict[str, str]:
+        """How it is started, by the names of the options; empty on a host that is not ours."""
+        if self.target_run is None:
+            return {}
+        told = asdict(self.run.target_arguments)
+        told |= told.pop("context_scheduler") | {"targets": told.pop("catalog")}
+        told["engine_arg"] = text_of("engine-arg", told.pop("engine_args"))
+        del told["start_timeout_s"]
+        return {name: "" if value is None else str(value) for name, value in told.items()}
 
     @property
     def engine(self) -> CellEngine:
@@ -73,13 +94,37 @@ def check_run(words: Sequence[str], own: Sequence[str] = ()) -> CheckedRun:
 
     `own` are flags of the command that asks: a word that is none may have been meant to be.
     """
-    run = parse_run("run", list(words))
-    if len(run.targets) > 1:
-        raise UsageError(f"--target {','.join(run.targets)}: give one")
+    run = _parsed(words)
     file = find_locustfile(run.file)
     target_run = plan_target_runs(run)[0] if run.targets else None
     (result,) = ask_locust(file, [(run, target_run)], own)["results"]
     return _checked(run, target_run, result)
+
+
+def _parsed(words: Sequence[str], hint: str = "") -> RunArguments:
+    """As `kvswarm run` would, of one target. Raises UsageError, before Locust makes any file."""
+    run = parse_run("run", list(words))
+    if len(run.targets) > 1:
+        raise UsageError(f"--target {','.join(run.targets)}: give one{hint}")
+    for flag in SHARED_FILES:
+        if name := value_of(run.rest, flag.removeprefix("--")):
+            raise UsageError(f"{flag} {name}: each run would overwrite it, leave it out")
+    return run
+
+
+async def require_services(runs: Iterable[CheckedRun]) -> None:
+    """Ask each service of others that these runs are to ask for labels, once. Raises HostError."""
+    names = ("labels", "rag_url", "corpus", "questions")
+    asked = {tuple(each.options.get(name) for name in names) for each in runs}
+    for labels, url, *files in asked:
+        if labels not in SERVICE_LABELS or not url:
+            continue
+        corpus = load_corpus(*(Path(name) if name else None for name in files))
+        is_rag = labels == "rag"
+        try:
+            await (probe_rag(url, corpus.documents, corpus.source) if is_rag else probe_kv(url))
+        except HostError as error:
+            raise HostError(f"{labels.upper()} service: {error}") from None
 
 
 def run_words(definition: Definition, cell: CellPlan, seed: int, out: Path) -> list[str]:
@@ -114,13 +159,8 @@ def check_cells(
 def _plan(
     definition: Definition, cell: CellPlan, out: Path
 ) -> tuple[RunArguments, TargetRun | None]:
-    run = parse_run("run", run_words(definition, cell, cell.seed(1), out))
-    if run.host is not None:
-        return run, None
-    if len(run.targets) > 1:
-        raise UsageError("--target takes one in a sweep: give a list of them in [axes]")
-    (target_run,) = plan_target_runs(run)
-    return run, target_run
+    run = _parsed(run_words(definition, cell, cell.seed(1), out), ", or a list in [axes]")
+    return run, plan_target_runs(run)[0] if run.targets else None
 
 
 def ask_locust(

@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.compare.run import faults_of
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import is_given
-from loadgen.launch.checking import CheckedRun, check_run, last_line
+from loadgen.launch.checking import CheckedRun, check_run, last_line, require_services
 from loadgen.launch.page_file import draw_series
 from loadgen.launch.run_series import RunSeries, run_series
 from loadgen.launch.terminal import interruptible, say, tell
@@ -19,7 +19,7 @@ from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, UNRECOR
 from loadgen.runs.json_file import read_object
 from loadgen.runs.lock import locked
 from loadgen.runs.recorded import SUMMARY_JSON
-from loadgen.saturate.folder import SearchFolder, points_of
+from loadgen.saturate.folder import TRIALS, SearchFolder, points_of
 from loadgen.saturate.search_state import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.trial import read_trial
 from loadgen.saturate.wording import plan_line, result_lines, trial_line
@@ -42,7 +42,7 @@ def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
     state = SearchState(plan)
     first = state.next(1)
     assert first is not None
-    checked = check_run([*trial_words(plan, first), f"--out={out}"], own)
+    checked = check_run([*trial_words(plan, first), f"--out={out / TRIALS}"], own)
     _require_searched(plan, checked.options)
     folder = SearchFolder(out, checked.engine.label, checked.heard(SET_BY_THE_SEARCH))
     folder.check(plan)
@@ -104,6 +104,7 @@ class SaturationSearch:
             say(f"{len(self.state.trials)} trials are there")
         ending: Ending = self.state.ending
         if self._next is not None:
+            asyncio.run(require_services([self.checked]))
             say(plan_line(self.plan))
             if self.checked.target_run is None:
                 say("a host keeps what it has cached from trial to trial: rates may be too high")
@@ -143,7 +144,7 @@ class SaturationSearch:
         while (step := self._next) is not None:
             words, run = trial_words(self.plan, step), self.folder.run(step)
             with recording(run):
-                run.mkdir(parents=True)
+                run.mkdir()
                 (run / "engine").symlink_to(Path("..", "..", "engine"))
             code = await series.run([*words, f"--out={run}"], run)
             if series.interruption.signal_number:

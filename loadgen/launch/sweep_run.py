@@ -1,12 +1,13 @@
 """A matrix of runs, checked as a whole, made in turn, kept as one table."""
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.errors import TargetError
-from loadgen.launch.checking import CheckedRun, check_cells
+from loadgen.launch.checking import CheckedRun, check_cells, require_services
 from loadgen.launch.page_file import draw_series
 from loadgen.launch.run_series import CellEngines
 from loadgen.launch.supervised import worst
@@ -19,7 +20,7 @@ from loadgen.sweep.definition import Definition
 from loadgen.sweep.folder import SweepFolder
 from loadgen.sweep.matrix import CellPlan, Stretch, cells_of, stretches
 from loadgen.sweep.runner import ASSUMED_START_S, Durations, SweepWatch, left_of, run_sweep, spoken
-from loadgen.sweep.table import CELLS_CSV, write_table
+from loadgen.sweep.table import CELLS, CELLS_CSV, write_table
 
 
 def make_sweep(definition: Definition, out: Path) -> int:
@@ -29,6 +30,8 @@ def make_sweep(definition: Definition, out: Path) -> int:
     Raises UsageError before anything is started, RecordError where runs can be recorded no more.
     """
     sweep = SweepRun.plan(definition, out)
+    steps = [step for stretch in left_of(sweep.order, sweep.folder) for step in stretch.steps]
+    asyncio.run(require_services(sweep.checked[step.cell.cell_id] for step in steps))
     with locked(sweep.folder.path, "sweep"):
         if changed := sweep.folder.changed_versions:
             say(f"cells made so far and those to come are not of the same versions: {changed}")
@@ -58,7 +61,7 @@ class SweepRun:
     def plan(cls, definition: Definition, out: Path) -> "SweepRun":
         folder = SweepFolder(out)
         cells = folder.checked(definition, cells_of(definition))
-        checked = check_cells(definition, cells, out)
+        checked = check_cells(definition, cells, out / CELLS)
         engines = {cell_id: cell.engine for cell_id, cell in checked.items()}
         order = stretches(definition, cells, lambda cell: engines[cell.cell_id])
         folder.check_places(order)
@@ -68,9 +71,10 @@ class SweepRun:
 
     @property
     def heard(self) -> dict[str, str]:
-        """What is said of the load beside the definition, alike for all cells."""
-        said = {key for cell in self.cells for key in cell.options}
-        return next(iter(self.checked.values())).heard(said)
+        """What is said of load and engine beside the definition: of each option what the first cell
+        hears that leaves it open."""
+        heard = (self.checked[cell.cell_id].heard(cell.options) for cell in self.cells)
+        return dict(ChainMap(*heard))
 
     async def make(self) -> int:
         """0 when all is made, else why it ended early."""

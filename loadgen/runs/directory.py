@@ -104,10 +104,13 @@ class RunDirectory:
         return tuple(log for log in logs if log is not None)
 
 
-def check_directory(path: Path) -> None:
-    """Raise UsageError where no run can be written; nothing is left behind."""
+def check_directory(path: Path, *own: str) -> None:
+    """Raise UsageError where no run can be written, or something is kept that is not in the files
+    that are `own`; nothing is left behind."""
+    kept = (RUN_JSON, *CSV_NAMES, "sweep.json", "saturate.json", "study.json")
+    names = [name for name in kept if name not in own]
     try:
-        found = next((name for name in (RUN_JSON, *CSV_NAMES) if (path / name).exists()), None)
+        found = next((name for name in names if (path / name).exists()), None)
     except OSError as error:  # not to be read, or a name too long
         raise _unwritable(path, error) from None
     if found is not None:

@@ -133,7 +133,7 @@ class SearchFolder:
 
     def check(self, plan: SearchPlan) -> None:
         """Raise UsageError where something else is kept, or nothing can be written."""
-        check_directory(self.path)
+        check_directory(self.path, SATURATE_JSON)
         kept = read_object(self.path / SATURATE_JSON)
         if not kept and (self.path / TRIALS).exists():
             raise malformed(self.path / SATURATE_JSON, "it is missing beside trials")
@@ -215,10 +215,10 @@ def _difference(kept: Any, wanted: Mapping[str, Any]) -> str:
 
 def _step(note: Path) -> TrialStep:
     found = read_object(note)
-    try:
-        return TrialStep(**{each.name: found[each.name] for each in fields(TrialStep)})
-    except KeyError as error:
-        raise malformed(note, f"{error.args[0]} is missing") from None
+    for each in fields(TrialStep):
+        if not isinstance(found.get(each.name), int | float):
+            raise malformed(note, f"{each.name} is {found.get(each.name)!r}")
+    return TrialStep(**{each.name: found[each.name] for each in fields(TrialStep)})
 
 
 def _rows(points: Sequence[Point]) -> Iterator[Sequence[Any]]:

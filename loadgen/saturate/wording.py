@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from loadgen.compare.wording import figure
+from loadgen.compare.metrics import figure
 from loadgen.saturate.judge import LimitFigure, LoadJudgement
 from loadgen.saturate.objective import ERRORS
 from loadgen.saturate.search import Finding

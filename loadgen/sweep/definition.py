@@ -58,10 +58,8 @@ OURS = {
     "out": "the sweep names the run directories",
     "keep-cache": "say keep_cache = true at the top of the file",
     "locustfile": "say locustfile at the top of the file",
-    "csv": "each cell would overwrite it",
-    "html": "each cell would overwrite it",
-    "json-file": "each cell would overwrite it",
-    "logfile": "each cell would overwrite it",
+    "help": "ask `kvswarm run --help`",
+    "worker": "each cell is a run of its own",
 }
 """Options of `kvswarm run` that are not for a sweep, and why."""
 SECRET = "header"
@@ -154,6 +152,8 @@ class Definition:
                 self._check_options("axes", {key: value})
                 if as_words(key, value) in [as_words(key, each) for each in values[:number]]:
                     raise self.error("axes", key, f"has {text_of(key, value)} twice")
+        if math.prod(map(len, self.axes.values())) > MOST_REPEATS:
+            raise self.error("axes", "", f"more than {MOST_REPEATS:,} cells: give fewer values")
 
     def _check_options(self, table: str, options: Options) -> None:
         for key, value in options.items():

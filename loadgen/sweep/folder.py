@@ -46,7 +46,7 @@ class SweepFolder:
         """Those cells, by the names that they have here. Raises UsageError where another sweep is
         kept, or nothing can be written. More repeats, and more cells beside the same ones, are the
         same sweep."""
-        check_directory(self.path)
+        check_directory(self.path, SWEEP_JSON, "study.json")
         kept = read_object(self.path / SWEEP_JSON)
         if not kept:
             if (self.path / CELLS).exists():
@@ -131,7 +131,7 @@ class SweepFolder:
     def new_run(self, step: SweepStep, logs: Path) -> Path:
         """An empty directory for the run of a step, with a link to the logs of its engine."""
         run = self.run(step)
-        run.mkdir(parents=True)
+        run.mkdir()
         if logs.is_dir():
             (run / "engine").symlink_to(Path("..", "..", *logs.relative_to(self.path).parts))
         return run

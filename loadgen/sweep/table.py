@@ -24,6 +24,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("repeat", "seed", "position", "exit_code"), int),
     **dict.fromkeys(("cell_id", "error"), str),
     "wall_s": (int, float),
+    **dict.fromkeys(("engine_start_s", "run_time_s"), (int, float, type(None))),
 }
 
 

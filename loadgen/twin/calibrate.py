@@ -27,7 +27,7 @@ from loadgen.twin.model import LEAST_LEFT_OUT, FrontTime, TwinModel, add_lengths
 from loadgen.twin.predict import RATE, TIMES, figures_of
 from loadgen.twin.routing import AsRecorded, Fleet
 from loadgen.twin.serve import ServedLoad, ServedRequest, TwinServer
-from loadgen.twin.shape_of import CalibratedEngine, of_the_server, shape_of_run
+from loadgen.twin.shape_of import OF_THE_MACHINE, CalibratedEngine, of_the_server, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
 
 ROUNDS, RESAMPLES = 10, 60
@@ -41,8 +41,6 @@ NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
 )
 USUAL_OFF, MOST_OFF = 0.02, 0.1
 """How far computed tokens may be off: unsaid of the run's own, and at all of its prompts'."""
-OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
-"""What a machine keeps when its system is brought up to date."""
 WHAT_TELLS = {
     "step.prefill_token_s": "prompts that are computed (more contexts than the cache holds)",
     "step.attended_s": "prompts of very different lengths (--context-tokens 300-8000)",

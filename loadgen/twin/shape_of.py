@@ -67,6 +67,8 @@ OF_THE_SERVER: Mapping[str, str | None] = {
     "--tensor-parallel-size": "1",
 }
 """Flags of an engine by which the times of its steps differ, and what each is without it."""
+OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
+"""What a machine keeps when its system is brought up to date."""
 EAGER = ("--enforce-eager", "--no-enforce-eager")
 SHORT = {"-q": "--quantization", "-tp": "--tensor-parallel-size"}
 COUNT = re.compile(r"(\d+)([KMGT]?)|(\d+(?:\.\d+)?)([kmgt])")
@@ -152,11 +154,17 @@ def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
     return told | {EAGER[0]: "on" if eager else "off"} | ({"--model": model} if model else {})
 
 
-def unlike_servers(model: TwinModel, argv: Sequence[str]) -> list[str]:
-    """One line where the engine of a run is not the one that the twin has the times of, as far as
-    both tell it; else none."""
+def unlike_servers(
+    model: TwinModel, argv: Sequence[str], machine: Mapping[str, object] | None = None
+) -> list[str]:
+    """One line where the engine or the machine of a run is not the one that the twin has the times
+    of, as far as both tell it; else none."""
     known, told = of_the_server(model.engine.get("argv") or []), of_the_server(argv)
     differ = [flag for flag in known if known[flag] != told.get(flag, known[flag])]
+    for name, value in (machine or {}).items():
+        is_told = value is not None and f"{name!r}: " in model.machine and name in OF_THE_MACHINE
+        if is_told and f"{name!r}: {value!r}" not in model.machine:
+            differ.append(f"the machine's {name}")
     if not differ:
         return []
     return [

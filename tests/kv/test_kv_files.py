@@ -77,6 +77,13 @@ def test_a_damaged_file_is_not_there_and_can_be_written_anew(
     assert read_checked(path, buffer)
 
 
+def test_a_file_of_another_folder_is_none_of_this_one(tmp_path: Path) -> None:
+    ours, other = tmp_path / "avx512" / "a.data", tmp_path / "avx2" / "a.data"
+    write_checked(other, memoryview(content(1)))
+    other.parent.rename(ours.parent)
+    assert read_checked(ours, memoryview(bytearray(SIZE))) is False
+
+
 @pytest.mark.parametrize("most_bytes", [0, SIZE // 2, SIZE + 1])
 def test_what_a_full_disk_cannot_take_leaves_nothing(most_bytes: int, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

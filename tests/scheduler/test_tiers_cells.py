@@ -207,6 +207,24 @@ def test_files_that_are_not_whole_are_computed_again(
     assert computed[0] == computed[1]
 
 
+def test_files_of_another_kind_of_cpu_are_none_of_ours_and_a_folder_may_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(folder: Path) -> int:
+        with DigestEngine(24, tier("checked", 16, folder)) as engine:
+            one_by_one(engine, rounds=1)
+            assert engine.wrong == 0
+            return engine.computed_tokens
+
+    first = computed(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert computed(tmp_path / "there") < first
+    (kind,) = (tmp_path / "there").iterdir()
+    kind.rename(kind.with_name("another"))
+    monkeypatch.setattr("kv_tiers.vllm_files.instruction_set", lambda: "another")
+    assert computed(tmp_path / "there") == first
+
+
 @pytest.mark.parametrize("kind", ["disk", "checked"])
 def test_a_full_disk_costs_its_hits_and_nothing_else(kind: str, tmp_path: Path) -> None:
     """A limit on the size of files stands in for it: every write fails."""

@@ -403,6 +403,36 @@ def test_a_run_of_another_engine_than_the_twin_is_told_by_its_flags(more: str, s
     assert unlike_servers(model, []) == unlike_servers(replace(model, engine={}), SMALL) == []
 
 
+HERE = {"platform": "Linux-6.1", "cpu": "A", "cpus": 2, "memory_gb": 7.8}
+
+
+@pytest.mark.parametrize(
+    ("known", "machine", "said"),
+    [
+        (HERE, HERE | {"platform": "Linux-6.8"}, ""),
+        (HERE, HERE | {"cpu": "B", "cpus": 64}, "by the machine's cpu and the machine's cpus:"),
+        (HERE, HERE | {"cpu": None}, ""),
+        (HERE, {}, ""),
+        ("", HERE, ""),
+        ("two cores", HERE, ""),
+    ],
+)
+def test_a_run_of_another_machine_than_the_twin_is_told(
+    tmp_path: Path, known: object, machine: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, twin = write_run(tmp_path / "run"), tmp_path / "twin.json"
+    TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}, machine=str(known)).write(twin)
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "machine": machine}))
+    told = [str(run), "--twin", str(twin)]
+    advice = [*told, "--slo", "ttft_ms.p95<=9", "--no-rates", "--kv-tokens", "5120"]
+    for command, words in ((simulate_command, told), (advise_command, advice)):
+        assert command(words) == 0
+        out = capsys.readouterr().out
+        assert ("of another engine than the twin" in out) == bool(said)
+        assert said in " ".join(out.split())
+
+
 def test_a_run_of_another_cache_than_the_twin_s_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

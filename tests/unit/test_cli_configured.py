@@ -79,6 +79,12 @@ def test_a_search_hears_it_too(folder: Path) -> None:
     assert out == Path("found")
 
 
+def test_limits_that_are_given_one_by_one_are_all_kept(folder: Path) -> None:
+    (folder / CONF).write_text(f"host = {HOST}\n")
+    first, _ = parse_search([*SLO, "--slo", "errors<=3%"])
+    assert str(first.objective) == f"{SLO[1]}, errors<=3%"
+
+
 def test_a_search_hears_of_users_and_arrivals(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

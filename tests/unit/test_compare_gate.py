@@ -12,7 +12,7 @@ from loadgen.compare import wording
 from loadgen.compare.comparison import Comparison, compare
 from loadgen.compare.gate import parse_gate, parse_limit
 from loadgen.compare.interval import Interval
-from loadgen.compare.metrics import METRICS, parse_statistic
+from loadgen.compare.metrics import METRICS, figure, parse_statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.series import Ratio
 from loadgen.compare.sides import Sides
@@ -124,6 +124,13 @@ def test_a_broken_limit_weighs_more_than_an_undecided_one() -> None:
 @pytest.mark.parametrize(("failed", "code"), [(0, 0), (1, 4), (60, 1)])
 def test_errors(failed: int, code: int) -> None:
     assert gate(run_of(), run_of(failed=failed), "errors<=0.1%").exit_code == code
+
+
+def test_no_error_in_a_hundred_requests_is_no_proof_of_one_in_a_thousand() -> None:
+    sides, limits = Sides((run_of(),), (run_of(),)), parse_gate("errors<=0.1%")
+    seen, proven = (compare(sides, limits=limits, needs_proof=each) for each in (False, True))
+    assert (seen.exit_code, proven.exit_code) == (0, 4)
+    assert re.match(r"0 % \(0 % to \d.* %\); no proof", wording.finding(proven.judgements[0]))
 
 
 @pytest.mark.parametrize(("done", "code"), [(600, 0), (28, 1), (0, 1)])
@@ -247,7 +254,7 @@ def test_changes_beyond_all_measure_are_only_said_to_be_so() -> None:
     statistic = parse_statistic("ttft_ms.mean")
     shown = wording.between(statistic, Interval(0.5, -0.999, 7.1e17))
     assert shown == "-99.9 % to >+1,000,000 %"
-    assert wording.figure(statistic, 7.1e17) == "7.1e+17 ms"
+    assert figure(statistic, 7.1e17) == "7.1e+17 ms"
 
 
 def test_the_page_names_every_metric_and_its_limits_can_be_read() -> None:

@@ -1,5 +1,7 @@
 """A gate on one run by itself: which limits it takes, and when a run keeps them."""
 
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -82,6 +84,48 @@ def test_an_unknown_figure_meets_no_limit_and_says_so(text: str, of: Tally) -> N
     assert 'errors="1"' in to_junit(gate)
 
 
+@pytest.mark.parametrize(
+    ("text", "of", "said", "is_proven"),
+    [
+        ("errors<=0.1%", tally(100), "0 % (0 of 100: up to 6.2 % is possible)", False),
+        ("errors<=0.1%", tally(7_000), "0 % (0 of 7,000: up to 0.095 % is possible)", True),
+        ("errors<=5%", tally(995, 5), "0.5 % (5 of 1,000: up to 1.5 % is possible)", True),
+        ("errors<=0.4%", tally(995, 5), "0.5 % (5 of 1,000: up to 1.5 % is possible)", False),
+        ("errors>=0.4%", tally(995, 5), "0.5 % (5 of 1,000: down to 0.17 % is possible)", False),
+        (
+            "goodput>=90%",
+            tally(99, slo_met=True),
+            "100 % (99 of 99: down to 94 % is possible)",
+            True,
+        ),
+    ],
+)
+def test_a_share_says_what_its_requests_leave_possible_and_proof_is_of_that(
+    text: str, of: Tally, said: str, is_proven: bool
+) -> None:
+    limits = parse_run_gate(text, has_objective=True, is_batched=False, needs_proof=True)
+    seen, proven = judge_run(limits, of, 10.0, None), judge_run(limits, of, 10.0, None, (), True)
+    assert gate_lines(seen.to_json())[1].endswith(said)
+    assert proven.is_met is is_proven
+    unproven = seen.is_met and not is_proven
+    assert proven.findings[0].found == (said.replace("(", "(no proof, ") if unproven else said)
+
+
+def test_each_share_that_is_limited_makes_all_intervals_wider() -> None:
+    one, two = (
+        judged(text, tally(100, slo_met=True)) for text in ("errors<=9%", "errors<=9%, goodput>=9%")
+    )
+    assert one.findings[0].possible is not None
+    assert two.findings[0].possible is not None
+    assert one.findings[0].possible < two.findings[0].possible
+
+
+@pytest.mark.parametrize("text", ["ttft_ms.p95<=500", "errors<=1%, requests_per_s>=1"])
+def test_what_one_run_cannot_prove_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="has no interval in one run: prove shares alone"):
+        parse_run_gate(text, has_objective=False, is_batched=False, needs_proof=True)
+
+
 def test_a_column_that_no_sketch_counts_is_read_from_the_requests() -> None:
     limits = parse_run_gate("itl_p95_ms.p50<=2", has_objective=False, is_batched=False)
     columns = {"itl_p95_ms": np.asarray([1.0, np.nan, 3.0])}
@@ -134,3 +178,22 @@ def test_a_percentile_of_too_few_values_says_from_how_many_on_it_is_one(
     assert gate.is_met
     assert gate_lines(gate.to_json())[1].endswith(said)
     assert said in to_junit(gate)
+
+
+WITHOUT_SCIPY = """
+import sys
+sys.modules["scipy"] = None
+from loadgen.compare.run_gate import gate_lines, judge_run, parse_run_gate
+from loadgen.stats.tally import Tally
+tally = Tally.from_wire({**Tally().to_wire(), "outcomes": {"ok": 9}})
+limits = parse_run_gate("errors<=0%, requests_per_s>=1", False, False)
+print(*gate_lines(judge_run(limits, tally, 1.0, None).to_json()), sep="\\n")
+"""
+
+
+def test_a_gate_of_a_run_needs_no_more_than_the_base_installation() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_SCIPY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["gate passed: 2 of 2 met"]), (
+        done.stderr
+    )

@@ -43,6 +43,31 @@ def test_no_file_of_others_is_overwritten(tmp_path: Path, name: str) -> None:
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(name, "mine")]
 
 
+@pytest.mark.parametrize("name", ["sweep.json", "saturate.json", "study.json"])
+def test_a_series_of_runs_is_no_place_for_another(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    check_directory(tmp_path, name)
+    with pytest.raises(UsageError, match=f"already holds {name}: name another directory"):
+        check_directory(tmp_path, "another.json")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, 6), (errno.EROFS, 6), (errno.EACCES, 2)]
+)
+def test_what_a_disk_does_not_take_is_one_line(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(number, os.strerror(number), *names)
+
+    monkeypatch.setattr("loadgen.cli.sweep.read_definition", refuse)
+    for names in ((), ("x",)):
+        assert main(["sweep", "x.toml"]) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"cannot be used ({os.strerror(number)})" in line
+        assert ("'x'" if names else "a file") in line
+
+
 def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):

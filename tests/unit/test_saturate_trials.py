@@ -241,6 +241,23 @@ def test_a_search_ends_where_its_trials_can_be_recorded_no_more(
     assert capsys.readouterr().out.splitlines() == list(result_lines(state, state.ending))
 
 
+def test_a_search_that_was_deleted_between_two_trials_is_not_begun_anew(tmp_path: Path) -> None:
+    course, folder = SearchState(plan("ttft_ms.p95<=500")), SearchFolder(tmp_path / "gone")
+    search = SaturationSearch(course.plan, folder, course, cast(Any, None))
+    with pytest.raises(RecordError, match=r"01-2 could be written no more \(No such file"):
+        asyncio.run(search._trials(cast(Any, None)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_note_of_a_trial_is_named(tmp_path: Path) -> None:
+    folder, note = SearchFolder(tmp_path), tmp_path / "trials" / "01-2" / "trial.json"
+    note.parent.mkdir(parents=True)
+    for content in ("{}", '{"number": 1, "load": "2", "repeat": 1, "seed": 0, "seconds": 30}'):
+        note.write_text(content)
+        with pytest.raises(UsageError, match=r"trial\.json is not as kvswarm writes it"):
+            _ = folder.finished
+
+
 @pytest.mark.parametrize(
     ("is_over", "ending", "code"), [(True, "found", 0), (False, "stopped", 130)]
 )

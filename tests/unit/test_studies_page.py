@@ -226,6 +226,8 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     [
         (["report"], "name the directory of a study"),
         (["report", "nowhere"], "nowhere holds no study"),
+        (["report", "here", "--out", "there"], "name the directory of a study alone"),
+        (["report", "here", "--quick"], "name the directory of a study alone"),
         (["task1", "here"], "a word too many"),
         (["task9"], "invalid choice"),
         (["task1", "--out", "/dev/null/x"], "^--out /dev/null/x cannot be written"),

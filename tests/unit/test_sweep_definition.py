@@ -44,6 +44,11 @@ WRONG = {
     "skip of all": ('name = "x"\n[axes]\nzipf = [1]\n[[skip]]\nzipf = 1', "leaves no cell"),
     "empty skip": ('name = "x"\n[axes]\nzipf = [1]\n[[skip]]', "[skip.1]: is empty"),
     "cells no tables": ('name = "x"\ncells = [1]', "cells: must be tables"),
+    "too many cells": (
+        'name = "x"\n[axes]\n' + "".join(f"a{n} = {list(range(22))}\n" for n in range(3)),
+        "[axes]: more than 10,000 cells: give fewer values",
+    ),
+    "help": ('name = "x"\n[options]\nhelp = true', "[options] help: is not for a sweep: ask"),
     "a cell twice": ('name = "x"\n[axes]\nzipf = [1]\n[[cells]]\nzipf = 1', "is there twice"),
 }
 

@@ -245,6 +245,27 @@ def test_a_sweep_ends_where_its_runs_can_be_recorded_no_more(tmp_path: Path, cod
     assert make(tmp_path, Bench()).made == names()[1:]
 
 
+class Deleting(Bench):
+    """While its second engine starts, somebody deletes the cells."""
+
+    @asynccontextmanager
+    async def start(
+        self, engine: CellEngine, steps: Sequence[SweepStep], logs: Path
+    ) -> AsyncIterator[Bench]:
+        if self.started:
+            shutil.rmtree(logs.parents[1])
+        async with super().start(engine, steps, logs) as running:
+            yield running
+
+
+def test_a_sweep_that_was_deleted_between_two_runs_is_not_begun_anew(tmp_path: Path) -> None:
+    bench = Deleting()
+    with pytest.raises(RecordError, match="could be written no more"):
+        make(tmp_path / "out", bench)
+    assert bench.made == names()[:2]
+    assert not (tmp_path / "out" / "cells").exists()
+
+
 def test_a_full_disk_ends_it_too(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         make(tmp_path, Bench({names()[1]: UNRECORDED}))
@@ -407,7 +428,7 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
     file.write_text('{"requests": "ten"}')
     with pytest.raises(UsageError, match=r"summary\.json"):
         read_cells(tmp_path)
-    for name, wrong in (("position", "x"), ("axes", None)):
+    for name, wrong in (("position", "x"), ("axes", None), ("engine_start_s", "x")):
         note = file.with_name("cell.json")
         whole = json.loads(note.read_text())
         note.write_text(json.dumps({**whole, name: wrong}))

@@ -83,6 +83,7 @@ def _gate(
         summary["duration_s"],
         None if requests is None else requests.latency,
         [*map(str, faults_of(told | ended, summary)), *_failures(ready, summary)],
+        needs_proof=ready.options.require_proof,
     )
 
 

@@ -153,7 +153,9 @@ def gate_of(options: SwarmOptions, batched: bool) -> tuple[Limit, ...]:
     refused. Raises UsageError."""
     if options.gate is None:
         return ()
-    return parse_run_gate(options.gate, options.slo is not None, batched)
+    return parse_run_gate(
+        options.gate, options.slo is not None, batched, needs_proof=options.require_proof
+    )
 
 
 def check_users(values: Mapping[str, Any]) -> None:

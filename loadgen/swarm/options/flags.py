@@ -183,6 +183,7 @@ def _add_run_options(parser: Any) -> None:
         default=None,
         help="limits, else exit code 1: 'ttft_ms.p95<=500, goodput>=99%%', or a TOML file",
     )
+    add("--require-proof", action="store_true", help="gate: the whole interval must keep a limit")
     add("--warmup", default="0", help="seconds at the start that figures leave out; auto = found")
     add("--max-failures", type=float, default=0.0, help="percent of failed requests still passed")
     add("--max-lag-ms", type=float, default=100.0, help="client lag beyond which a run is invalid")

@@ -63,6 +63,7 @@ class SwarmOptions:
     max_silence_s: float
     slo: Slo | None
     gate: str | None
+    require_proof: bool
     warmup_s: float | None
     max_failures_percent: float
     max_lag_ms: float
@@ -101,6 +102,7 @@ class SwarmOptions:
             max_silence_s=given.number(values, "max_silence", 60.0, least=0.0),
             slo=_slo(values),
             gate=values.get("gate"),
+            require_proof=given.flag(values, "require_proof"),
             warmup_s=_warmup_s(values),
             max_failures_percent=given.number(values, "max_failures", 0.0, least=0.0),
             max_lag_ms=given.number(values, "max_lag_ms", 100.0, above=0.0),
