@@ -97,6 +97,7 @@ def _facts_of(row: Mapping[str, str]) -> RequestFacts:
         worker=text("worker"),
         user=text("user"),
         label=text("label"),
+        kv_scope=text("kv_scope"),
         repeat=row.get("repeat") == "true",
         label_correct=told == "true" if told else None,
     )
@@ -218,6 +219,7 @@ def _record(
         resends=0,
         retries=0,
         engine=each.engine,
+        kv_scope=facts.kv_scope,
     )
     return record, gaps_ms
 
