@@ -172,7 +172,7 @@ def causes_of_run(path: Path) -> ComputedCauses:
     return ComputedCauses(
         tokens=causes(prompts, size, has_cache, late),
         prompts=sum(each.counts for each in prompts),
-        engine=None if known is None else int(known),
+        engine=int(known) if isinstance(known, int | float) else None,
         cache_tokens=usable,
         enough_tokens=enough,
         source=source,
@@ -190,8 +190,8 @@ def _block_size(run: RecordedRun) -> tuple[int, list[str]]:
     hits = [int(each) for each in cached[cached > 0].tolist()]
     size, is_told = math.gcd(*hits), len(hits) >= LEAST_HITS and len(set(hits)) >= LEAST_UNLIKE
     if is_told and size >= USUAL_BLOCK_SIZE:
-        words = f"blocks of {size} tokens: what was cached was always whole ones of these"
-        return size, [f"taken for granted: {words}"]
+        words = "what was cached was always whole ones of these"
+        return size, [f"taken for granted: blocks of {size} tokens: {words}"]
     return USUAL_BLOCK_SIZE, [
         f"taken for granted: blocks of {USUAL_BLOCK_SIZE} tokens, vLLM's own on a GPU: of larger"
         " ones ends of prompts count as evicted"
@@ -210,10 +210,11 @@ def _remarks(
             " they are left out, and what came again only of them counts as a first use"
         )
     if tier is not None and tier.tokens is None:
-        yield (
-            "the run does not tell how much the tier behind the cache held: what that gave too late"
-            " counts as evicted"
-        )
+        yield "the run does not tell what the tier held: what that gave too late counts as evicted"
+    requests = run.requests.sent
+    is_nameless = requests.text("context_id").among("") & requests.text("question_id").among("")
+    if nameless := int(is_nameless.sum()):
+        yield f"{nameless:,} requests name no text: what they share counts as a first use"
     held = {
         "warm": "the run began with caches that held something",
         "unknown": "what the caches held when the run began is not known",
@@ -309,13 +310,11 @@ def _cause(prompt: ServedPrompt, place: int, before: ServedPrompt | None, has_ca
     return "order" if prompt.sent_s < before.held_until_s else "evicted"
 
 
-def _served(
-    run: RecordedRun, block_size: int, tier: TierAtHand | None
-) -> tuple[list[ServedPrompt], str]:
+def _served(run: RecordedRun, size: int, tier: TierAtHand | None) -> tuple[list[ServedPrompt], str]:
     """Those whose cached tokens are known, and what their blocks were made from. Raises UsageError
     where that leaves none that counts."""
     sent = all_requests(run)
-    chains, source = chains_of(run, sent, BlockNames(block_size))
+    chains, source = chains_of(run, sent, BlockNames(size))
     counting = set(run.requests.sent.number("request_id").tolist())
     if not any(each.index in counting for each in sent):
         raise UsageError(
@@ -332,17 +331,15 @@ def _served(
             f"{run.path}: its host did not tell which tokens were cached (vLLM does with"
             " --enable-prompt-tokens-details): nothing to explain"
         )
-    return prompts if tier is None else _behind(tier, prompts, block_size), source
+    return prompts if tier is None else _behind(tier, prompts, size), source
 
 
-def _behind(
-    tier: TierAtHand, prompts: Sequence[ServedPrompt], block_size: int
-) -> list[ServedPrompt]:
+def _behind(tier: TierAtHand, prompts: list[ServedPrompt], size: int) -> list[ServedPrompt]:
     """With what such a tier surely has of each; every engine has one of its own."""
     found = []
     for engine in sorted({each.engine for each in prompts}):
         served = sorted((each for each in prompts if each.engine == engine), key=TURN)
-        asked = [(each.chain.blocks, each.cached_tokens // block_size) for each in served]
-        held = tier.sure_blocks(asked, block_size)
+        asked = [(each.chain.blocks, each.cached_tokens // size) for each in served]
+        held = tier.sure_blocks(asked, size)
         found += [replace(each, in_tier=n) for each, n in zip(served, held, strict=True)]
     return found

@@ -29,25 +29,22 @@ class TierAtHand:
     @classmethod
     def of_run(cls, run: RecordedRun) -> "TierAtHand | None":
         """By what was simulated, or by the engine's command line; None without a tier."""
-        simulated = (run.target.get(SIMULATED) or {}).get("tier")
+        tier = (run.target.get(SIMULATED) or {}).get("tier")
         told = argument(run.engine_argv, "--kv-transfer-config")
-        if simulated is None and told is None:
+        if tier is None and told is None:
             return None
         with suppress(ValueError, TypeError, KeyError, AttributeError):
-            if simulated is None:
+            if tier is None:
                 return _recorded(run, told or "")
-            size = int(simulated["tokens"]), int(simulated["chunk_tokens"])
-            return cls(*size, simulated["files"] is not None)
+            return cls(int(tier["tokens"]), int(tier["chunk_tokens"]), tier["files"] is not None)
         return cls()
 
     def sure_blocks(
         self, prompts: Sequence[tuple[Sequence[int], int]], block_size: int
     ) -> Iterator[int]:
-        """How many blocks from the start of each prompt were cached or are surely in it. Prompts,
-        in the order served, are their blocks and how many from the start on were cached.
-
-        Sure are those that were computed since so many were used as it has room for: to come from
-        the engine's own cache does not make a block younger in the tier.
+        """How many blocks from the start of each prompt were cached or are surely in it: computed
+        since so many were used as it has room for. To come from the engine's own cache makes none
+        younger there. Prompts, in the order served, are blocks and how many of these were cached.
         """
         each = max(1, self.chunk_tokens // block_size)
         room = math.inf if self.has_files else (self.tokens or 0) // block_size
@@ -64,16 +61,15 @@ class TierAtHand:
 
 
 def _recorded(run: RecordedRun, told: str) -> TierAtHand:
-    """Of LMCache what its loop leaves in memory; of what is behind that no run tells. Raises
-    ValueError and the like where one does not."""
+    """Of LMCache what its loop leaves in memory. Raises ValueError and the like without a size."""
     config, argv = json.loads(told), run.engine_argv
     extra = config["kv_connector_extra_config"]
     bytes_per_token = run_told_bytes(run.path, None).value or math.nan
     if "LMCache" in config["kv_connector"]:
         sure_bytes = TRIGGER * (1 - RATIO) * run.target["l1_gb"] * BYTES_PER_GB
         chunk_tokens = int(argument(argv, "--chunk-size") or "")
-        is_told = argument(argv, "--l2-adapter") is None
-        return TierAtHand(int(sure_bytes / bytes_per_token) if is_told else None, chunk_tokens)
+        is_all = argument(argv, "--l2-adapter") is None
+        return TierAtHand(int(sure_bytes / bytes_per_token) if is_all else None, chunk_tokens)
     chunk_tokens = int(run.target["block_size"]) * int(extra.get("blocks_per_chunk") or 1)
     tokens = int(extra["cpu_bytes_to_use"] / bytes_per_token)
     return TierAtHand(tokens, chunk_tokens, bool(extra.get("secondary_tiers")))

@@ -216,12 +216,11 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
     )
     has_labels = rows.has(("label",))
     labels = requests.text("label").as_list() if has_labels else [None] * len(index)
-    first_s = requests.number("first_token_s")
     output_tokens = np.nan_to_num(requests.number("output_tokens"), nan=1).tolist()
     told = zip(
         map(int, index),
         requests.context.as_list(),
-        (f"{context} {each}" for context, each in zip(true, question, strict=True)),
+        (f"{each[0]} {each[1] or each}" for each in zip(true, question, index, strict=True)),
         batch,
         sent_s,
         requests.end_s.tolist(),
@@ -229,7 +228,7 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         map(int, output_tokens),
         engine,
         labels,
-        np.where(np.isnan(first_s), requests.end_s, first_s).tolist(),
+        np.fmin(requests.number("first_token_s"), requests.end_s).tolist(),
         np.minimum(requests.told_cached_tokens, requests.number("prompt_tokens")).tolist(),
         scope,
         strict=True,

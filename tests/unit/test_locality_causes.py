@@ -434,7 +434,7 @@ def test_a_recorded_tier_is_told_by_the_command_line(
     found = causes_of_run(run)
     assert found.tokens["tier"] == (tokens or 0)
     assert found.computed == 1980
-    silent = [each for each in found.remarks if "how much the tier behind the cache held" in each]
+    silent = [each for each in found.remarks if "does not tell what the tier held" in each]
     assert bool(silent) is (tokens is None)
 
 
@@ -468,3 +468,19 @@ def test_a_run_that_is_all_warm_up_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "0", warmup={"seconds": 60.0})
     with pytest.raises(UsageError, match="all its requests are of the warm-up or before a reset"):
         causes_of_run(run)
+
+
+def test_requests_that_name_no_text_share_none(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0", rows=8)
+    rows = (run / "requests.csv").read_text()
+    for name in ("c0", "c1", *(f"q{n}" for n in range(4))):
+        rows = rows.replace(f",{name},", ",,")
+    (run / "requests.csv").write_text(rows)
+    found = causes_of_run(run)
+    assert found.tokens["first"] == 8 * 320
+    assert any("4 requests name no text" in each for each in found.remarks)
+
+
+def test_a_count_of_the_engine_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0", server={"computed_prompt_tokens": "many"})
+    assert causes_of_run(run).engine is None
