@@ -22,7 +22,7 @@ from loadgen.locality.causes import (
 from loadgen.locality.engine_at_hand import EngineAtHand, TierAtHand
 from loadgen.locality.lru_stack import LruStack
 from loadgen.locality.trace import BlockNames, Chain, Trace
-from loadgen.locality.trace_sources import trace_of_run
+from loadgen.locality.trace_sources import all_requests, recorded_run, trace_of_run
 from loadgen.record import COLUMNS
 
 BLOCK = 16
@@ -461,6 +461,7 @@ def test_a_reply_without_a_token_counts_too(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "0")
     rows = (run / "requests.csv").read_text()
     (run / "requests.csv").write_text(rows.replace(",1.2,", ",,"))
+    assert [each.first_token_s for each in all_requests(recorded_run(run))][:3] == [0.2, 1.4, 2.2]
     assert causes_of_run(run).computed == 1980
 
 
