@@ -23,7 +23,7 @@ NEVER_SENT = "due before the end of the run, but every user was busy"
 class RequestRecord:
     """One request from its intended start to its end; not to be changed once it is made.
 
-    Frozen only by this word: making a frozen one of 31 fields costs four times as much, and there
+    Frozen only by this word: making a frozen one of 35 fields costs four times as much, and there
     is one for each request.
 
     `*_s` are seconds since the run's `start_unix_s`; `ttft_ms` and `e2e_ms` count from
@@ -105,8 +105,10 @@ class RequestRecord:
     engine: str = ""
     """Which engine answered, by the reply's `X-Served-By`."""
     late: bool | None = None
-    """True of a `timeout` that was cut off when it had waited too long: in metrics it has the
-    latency that it had at least, its open gap included."""
+    """True of a `timeout` cut off when it had waited too long: metrics have the latency it had at
+    least."""
+    kv_scope: str = ""
+    """How its body keeps its KV apart, as `model=NAME` or a digest of `cache_salt`; else empty."""
 
     def waited_ms(self, name: str) -> float | None:
         """Of a request that did not end `ok`: how long a latency had run that had no end yet."""

@@ -1,12 +1,14 @@
 """What a prefix cache sees of a run: each prompt as a chain of blocks, in the order sent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.errors import UsageError
 from loadgen.workload.lengths import TokenizerTokens
 
 MAX_BLOCK_SIZE = 65536
+SCOPE_NAMES = 1 << 40
+"""Those of the next scope begin there; no trace has so many blocks."""
 STEP_TOKENS, MOST_RUNNING = 2048, 128
 """What vLLM computes in one step, and how many requests run at once, unless told otherwise."""
 
@@ -93,6 +95,18 @@ class BlockNames:
             parent = self._names.setdefault(key, len(self._names) + 1)
             names.append(parent)
         return Chain(tuple(names), len(token_ids), output_tokens)
+
+    @staticmethod
+    def apart(chains: Sequence[Chain], scopes: Sequence[str]) -> tuple[Chain, ...]:
+        """Chains whose blocks have other names in another scope, of which each chain has one: alike
+        modulo `SCOPE_NAMES` where the tokens are."""
+        places = {scope: SCOPE_NAMES * n for n, scope in enumerate(dict.fromkeys(scopes))}
+        if len(places) < 2:
+            return tuple(chains)
+        return tuple(
+            replace(each, blocks=tuple(places[scope] + name for name in each.blocks))
+            for each, scope in zip(chains, scopes, strict=True)
+        )
 
 
 class TokenIds(TokenizerTokens):

@@ -35,7 +35,8 @@ USUAL_BLOCK_SIZE = 16
 @dataclass(frozen=True, slots=True)
 class SentRequest:
     """A row of `requests.csv` that was sent; `context` is the one before the question, empty where
-    there was none. `label` is what the engine was told, None where the file does not say."""
+    there was none. `label` is what the engine was told, None where the file does not say.
+    One without a token has its first at its end; those of another `kv_scope` have their own KV."""
 
     index: int
     context: str
@@ -48,6 +49,8 @@ class SentRequest:
     engine: str = ""
     label: str | None = None
     first_token_s: float = math.nan
+    cached_tokens: float = math.nan
+    kv_scope: str = ""
 
 
 def trace_of_plan(
@@ -207,9 +210,9 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
     index, sent_s, prompt_tokens = (
         requests.number(name).tolist() for name in ("request_id", "sent_s", "prompt_tokens")
     )
-    true, question, batch, engine = (
+    true, question, batch, engine, scope = (
         requests.text(name).as_list()
-        for name in ("context_id", "question_id", "batch_id", "engine")
+        for name in ("context_id", "question_id", "batch_id", "engine", "kv_scope")
     )
     has_labels = rows.has(("label",))
     labels = requests.text("label").as_list() if has_labels else [None] * len(index)
@@ -217,7 +220,7 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
     told = zip(
         map(int, index),
         requests.context.as_list(),
-        (f"{context} {each}" for context, each in zip(true, question, strict=True)),
+        (f"{each[0]} {each[1] or each}" for each in zip(true, question, index, strict=True)),
         batch,
         sent_s,
         requests.end_s.tolist(),
@@ -225,7 +228,9 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         map(int, output_tokens),
         engine,
         labels,
-        requests.number("first_token_s").tolist(),
+        np.fmin(requests.number("first_token_s"), requests.end_s).tolist(),
+        np.minimum(requests.told_cached_tokens, requests.number("prompt_tokens")).tolist(),
+        scope,
         strict=True,
     )
     return [SentRequest(*each) for each in told]
@@ -252,7 +257,7 @@ def _in_flight(sent: Sequence[SentRequest]) -> int:
 def chains_of(
     run: RecordedRun, sent: Sequence[SentRequest], names: BlockNames, tokenizer: str | None = None
 ) -> tuple[tuple[Chain, ...], str]:
-    """The blocks of each prompt, and in words what they were made from."""
+    """The blocks of each prompt, apart by their `kv_scope`; and in words what they were made of."""
     tokens = TokenIds.from_path_or_name(tokenizer) if tokenizer else _own_tokens(run)
     if tokens is None:
         reason = "no tokenizer is known here (`kvswarm curve --tokenizer` takes one)"
@@ -298,7 +303,7 @@ def _made_anew(
         if len(ids) != each.prompt_tokens:
             return None
         chains.append(names.chain(ids, each.output_tokens))
-    return tuple(chains)
+    return BlockNames.apart(chains, [each.kv_scope for each in sent])
 
 
 def _draws(settings: WorkloadSettings, indexes: set[int]) -> dict[int, Draw]:
@@ -370,7 +375,7 @@ def shared_prefix_chains(
         )
         blocks = (names.setdefault(key, len(names) + 1) for key in keys)
         chains.append(_cut(blocks, each, block_size))
-    return tuple(chains)
+    return BlockNames.apart(chains, [each.kv_scope for each in requests])
 
 
 def _cut(blocks: Iterable[int], request: SentRequest, block_size: int) -> Chain:

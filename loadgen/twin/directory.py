@@ -96,6 +96,7 @@ def _facts_of(row: Mapping[str, str]) -> RequestFacts:
         worker=text("worker"),
         user=text("user"),
         label=text("label"),
+        kv_scope=text("kv_scope"),
         repeat=row.get("repeat") == "true",
         label_correct=told == "true" if told else None,
     )
@@ -217,6 +218,7 @@ def _record(
         resends=0,
         retries=0,
         engine=each.engine,
+        kv_scope=facts.kv_scope,
     )
     return record, gaps_ms
 

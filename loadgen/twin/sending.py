@@ -32,6 +32,7 @@ class RequestFacts:
     worker: str = "0"
     user: str = ""
     label: str = ""
+    kv_scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the swarm sends: reproducible, shared by workers, never twice without saying so."""
 
 from collections import Counter, defaultdict
+from hashlib import sha256
 from pathlib import Path
 
 from run_process import HostProcess, Run, run_swarm, run_until, workers_with_rows
@@ -79,3 +80,29 @@ def test_options_come_from_environment_and_config_file(
     options = ran.json("run.json")["options"]
     assert (options["contexts"], options["seed"]) == (2, 11)
     assert {row["output_tokens"] for row in ran.rows} == {"3"}
+
+
+TENANTS = """
+from locust import task
+from kvswarm import ContextUser
+
+class Tenant(ContextUser):
+    @task
+    async def ask(self):
+        turn = await self.next_turn()
+        salt = {"model": "normal", "cache_salt": f"tenant {turn.request.index % 2}"}
+        await self.send(turn, body_extra=salt if turn.request.index % 3 else None)
+"""
+
+
+def test_the_salt_of_a_request_stands_in_its_row_as_a_digest(run: Run, tmp_path: Path) -> None:
+    locustfile = tmp_path / "tenants.py"
+    locustfile.write_text(TENANTS)
+    ran = run("--model", "normal", "-u", 2, "-r", 2, "-t", "2s", file=locustfile)
+    scopes = {(int(row["request_id"]) % 6, row["kv_scope"]) for row in ran.rows}
+    salts = [sha256(f"tenant {n}".encode()).hexdigest()[:12] for n in (0, 1)]
+    assert scopes == {
+        *((n, "") for n in (0, 3)),
+        *((n, f"cache_salt={salts[n % 2]}") for n in (1, 2, 4, 5)),
+    }
+    assert "tenant 1" not in (tmp_path / "run" / "requests.csv").read_text()

@@ -1,5 +1,6 @@
 """Causes brought about on vLLM's own scheduler are named, and add up to what it counts."""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from test_twin_planned import write_twin
 
 from loadgen.cli.simulate import simulate_command
 from loadgen.cli.why import why_command
+from loadgen.record import COLUMNS
 from loadgen.twin.model import TwinModel
 
 ONE_BY_ONE = "batched --batch-size 1 --batches 30 -u 1"
@@ -87,3 +89,26 @@ def test_the_cause_that_was_brought_about_is_named(
     known = {each: count for each, count in tokens.items() if each != "first" or cause == "first"}
     assert max(known, key=lambda each: known[each]) == cause, tokens
     assert SAID[cause] in told["sentences"][0]
+
+
+def test_requests_of_several_salts_compute_each_others_texts_again(
+    twin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent, served = tmp_path / "sent", tmp_path / "served"
+    words = f"{ONE_BY_ONE} {SIX} {LARGE}".split()
+    assert simulate_command([*words, "--twin", str(twin), "--out", str(sent)]) == 0
+    rows = [*csv.DictReader((sent / "requests.csv").open())]
+    with (sent / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        for number, row in enumerate(rows):
+            writer.writerow(row | {"kv_scope": f"cache_salt={number % 4}"})
+    assert simulate_command([str(sent), "--twin", str(twin), "--out", str(served)]) == 0
+    capsys.readouterr()
+    assert why_command([str(served), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    tokens = told["tokens"]
+    assert sum(tokens.values()) == told["engine"], "as the engine counted"
+    assert tokens["salt"] > 4000
+    assert sum(tokens[each] for each in ("evicted", "order", "tier", "replica", "together")) == 0
+    assert "one cache_salt and one model" in told["sentences"][0]

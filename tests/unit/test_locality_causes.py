@@ -13,15 +13,16 @@ from loadgen.errors import UsageError
 from loadgen.locality.causes import (
     CAUSES,
     ComputedCauses,
-    EngineAtHand,
     Late,
     ServedPrompt,
     causes,
+    causes_of_run,
     evictions,
 )
+from loadgen.locality.engine_at_hand import EngineAtHand, TierAtHand
 from loadgen.locality.lru_stack import LruStack
-from loadgen.locality.trace import Chain, Trace
-from loadgen.locality.trace_sources import trace_of_run
+from loadgen.locality.trace import BlockNames, Chain, Trace
+from loadgen.locality.trace_sources import all_requests, recorded_run, trace_of_run
 from loadgen.record import COLUMNS
 
 BLOCK = 16
@@ -116,6 +117,8 @@ def test_each_computed_token_has_its_cause(name: str) -> None:
         ({"first": 100, "off": 700}, "Switch the prefix cache on"),
         ({"first": 1000, "tail": 20}, "No cache and no order would save much: 98%"),
         ({"first": 100, "together": 700}, "were computed twice"),
+        ({"first": 100, "salt": 700}, "one cache_salt and one model: up to 700 tokens (88%)"),
+        ({"first": 100, "tier": 700}, "a faster one, or one that takes all it is offered, would"),
     ],
 )
 def test_the_cheapest_cure_is_named(tokens: dict[str, int], said: str) -> None:
@@ -128,7 +131,7 @@ def test_the_cheapest_cure_is_named(tokens: dict[str, int], said: str) -> None:
     ("tokens", "at_hand", "said"),
     [
         ({"order": 900}, EngineAtHand(by_context=True), "Though the order is by context"),
-        ({"evicted": 900}, EngineAtHand(tier=True), "4,096 tokens instead of 1,024 would keep"),
+        ({"evicted": 900}, EngineAtHand(tier=TierAtHand()), "instead of 1,024 would keep"),
         ({"replica": 900}, EngineAtHand(affine_router="cache_aware"), "Router cache_aware sent"),
     ],
 )
@@ -332,3 +335,153 @@ def test_what_another_engine_has_is_a_cause_of_its_own() -> None:
     }
     told = ComputedCauses({**dict.fromkeys(CAUSES, 0), "replica": 480}, 5, None, None, 0, "")
     assert "Keep a context on one engine" in next(told.sentences())
+
+
+def test_what_another_salt_has_is_a_cause_of_its_own() -> None:
+    """The second of the other salt is evicted like anybody's, on another engine it is elsewhere."""
+    told = [("", 0), ("red", 0), ("red", 3), ("", 0), ("red", 0)]
+    plain = [prompt(A, turn, cached) for turn, (_, cached) in enumerate(told)]
+    chains = BlockNames.apart([each.chain for each in plain], [scope for scope, _ in told])
+    prompts = [replace(each, chain=chain) for each, chain in zip(plain, chains, strict=True)]
+    prompts[4] = replace(prompts[4], engine="other")
+    found = causes(prompts, BLOCK, has_cache=True)
+    assert {name: tokens for name, tokens in found.items() if tokens} == {
+        "first": 3 * BLOCK,
+        "salt": 3 * BLOCK,
+        "evicted": 3 * BLOCK,
+        "replica": 3 * BLOCK,
+        "tail": 25,
+    }
+    assert causes(plain[:2], BLOCK, has_cache=True)["salt"] == 0
+
+
+def scoped_run(path: Path, *scopes: str) -> Path:
+    """Requests by turns of two contexts, whose bodies had these scopes by turns."""
+    run = write_run(path, "0")
+    rows = [*csv.DictReader((run / "requests.csv").open())]
+    with (run / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        for number, row in enumerate(rows):
+            writer.writerow(row | {"kv_scope": scopes[number % len(scopes)]})
+    return run
+
+
+def test_requests_of_several_salts_share_no_blocks(tmp_path: Path) -> None:
+    alone = trace_of_run(scoped_run(tmp_path / "alone", "cache_salt=1"))
+    apart_ones = trace_of_run(scoped_run(tmp_path / "apart", "", "", "cache_salt=1"))
+    assert LruStack(alone).cached_tokens(None) == 4 * 320
+    assert LruStack(apart_ones).cached_tokens(None) == 2 * 320
+    found = causes_of_run(tmp_path / "apart")
+    assert (found.tokens["salt"], found.tokens["evicted"]) == (2 * 320, 2 * 320)
+    assert found.computed == 1980
+
+
+def test_a_tier_that_surely_has_it_gave_it_too_late() -> None:
+    """Of 5 blocks each, in chunks of 2, where three of the prompts find room."""
+    chains = [prompt(tuple(range(n, n + 5)), 1).chain for n in (0, 10, 0, 20, 30, 0)]
+    asked = [(chain.blocks, 0) for chain in chains]
+    tier = TierAtHand(15 * BLOCK, 2 * BLOCK)
+    held = [*tier.sure_blocks(asked, BLOCK)]
+    assert held == [0, 0, 4, 0, 0, 4]
+    assert [*replace(tier, tokens=14 * BLOCK).sure_blocks(asked, BLOCK)] == [0, 0, 4, 0, 0, 0]
+    assert [*TierAtHand(0, BLOCK, has_files=True).sure_blocks(asked, BLOCK)] == [0, 0, 5, 0, 0, 5]
+    assert not any(TierAtHand().sure_blocks(asked, BLOCK))
+    hit = [*asked[:2], (chains[2].blocks, 3), *asked[3:]]
+    assert [*tier.sure_blocks(hit, BLOCK)] == [0, 0, 4, 0, 0, 0], "what was cached is no younger"
+    prompts = [
+        replace(ServedPrompt(chain, turn, turn, 0), in_tier=n)
+        for turn, (chain, n) in enumerate(zip(chains, held, strict=True))
+    ]
+    found = causes(prompts, BLOCK, has_cache=True)
+    assert (found["tier"], found["evicted"]) == (8 * BLOCK, 2 * BLOCK)
+    assert sum(found.values()) == sum(each.chain.prompt_tokens for each in prompts)
+
+
+CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+MODEL = json.dumps({**CONFIG, "hidden_size": 64, "torch_dtype": "float32"})
+"""512 bytes of KV for each token."""
+OFFLOAD = {"cpu_bytes_to_use": 512 * 800}
+
+
+@pytest.mark.parametrize(
+    ("connector", "extra", "words", "tokens"),
+    [
+        ("OffloadingConnector", OFFLOAD, (), 1280),
+        ("OffloadingConnector", {"cpu_bytes_to_use": 512 * 300}, (), 0),
+        ("OffloadingConnector", {**OFFLOAD, "secondary_tiers": [{}]}, (), 1280),
+        ("OffloadingConnector", {**OFFLOAD, "blocks_per_chunk": 8}, (), 4 * 256),
+        ("LMCacheMPConnector", {}, ("--chunk-size", "256"), 4 * 256),
+        ("LMCacheMPConnector", {}, ("--chunk-size", "256", "--l2-adapter", "{}"), None),
+        ("OtherConnector", {}, (), None),
+    ],
+)
+def test_a_recorded_tier_is_told_by_the_command_line(
+    tmp_path: Path,
+    connector: str,
+    extra: dict[str, object],
+    words: tuple[str, ...],
+    tokens: int | None,
+) -> None:
+    """Two contexts by turns, of 20 blocks each: used again behind 21 blocks of the other."""
+    run = write_run(tmp_path / "run", "0")
+    (tmp_path / "config.json").write_text(MODEL)
+    told = json.dumps({"kv_connector": connector, "kv_connector_extra_config": extra})
+    engine = ["vllm", "--model", str(tmp_path), "--kv-transfer-config", told]
+    target = {**SIZES, "argv": {"vllm": engine, "cache": list(words)}, "l1_gb": 800 / 2**21 / 0.64}
+    facts = {"options": {}, "target": target, "exit_code": 0}
+    (run / "run.json").write_text(json.dumps(facts))
+    found = causes_of_run(run)
+    assert found.tokens["tier"] == (tokens or 0)
+    assert found.computed == 1980
+    silent = [each for each in found.remarks if "does not tell what the tier held" in each]
+    assert bool(silent) is (tokens is None)
+
+
+def test_a_simulated_tier_is_told_by_the_simulation(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0")
+    for files, tokens in ((None, 0), ({}, 1280)):
+        tier = {"tokens": 100, "chunk_tokens": 16, "files": files}
+        target = {**SIZES, "simulated": {"tier": tier}}
+        (run / "run.json").write_text(json.dumps({"options": {}, "target": target}))
+        assert causes_of_run(run).tokens["tier"] == tokens
+
+
+def test_failed_requests_are_left_out_and_said(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0", rows=9)
+    rows = (run / "requests.csv").read_text().splitlines()
+    rows[3] = rows[3].replace(",330,0,", ",,,").replace(",ok,", ",timeout,")
+    (run / "requests.csv").write_text("\n".join([*rows, ""]))
+    found = causes_of_run(run)
+    assert (found.prompts, found.computed) == (8, 8 * 330)
+    assert any("1 of 9 requests told no cached tokens" in each for each in found.remarks)
+
+
+def test_a_reply_without_a_token_counts_too(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0")
+    rows = (run / "requests.csv").read_text()
+    (run / "requests.csv").write_text(rows.replace(",1.2,", ",,"))
+    assert [each.first_token_s for each in all_requests(recorded_run(run))][:3] == [0.2, 1.4, 2.2]
+    assert causes_of_run(run).computed == 1980
+
+
+def test_a_run_that_is_all_warm_up_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0", warmup={"seconds": 60.0})
+    with pytest.raises(UsageError, match="all its requests are of the warm-up or before a reset"):
+        causes_of_run(run)
+
+
+def test_requests_that_name_no_text_share_none(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0", rows=8)
+    rows = (run / "requests.csv").read_text()
+    for name in ("c0", "c1", *(f"q{n}" for n in range(4))):
+        rows = rows.replace(f",{name},", ",,")
+    (run / "requests.csv").write_text(rows)
+    found = causes_of_run(run)
+    assert found.tokens["first"] == 8 * 320
+    assert any("4 requests name no text" in each for each in found.remarks)
+
+
+def test_a_count_of_the_engine_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "0", server={"computed_prompt_tokens": "many"})
+    assert causes_of_run(run).engine is None

@@ -14,6 +14,7 @@ from loadgen.context import Request
 from loadgen.record import NEVER_SENT, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.dispenser import SessionOver
+from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.session import TURN_NOT_COME, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.corpus import load_corpus
@@ -288,3 +289,28 @@ def test_what_another_task_has_taken_is_not_given_up() -> None:
         return client.sent
 
     assert uvloop.run(swarm()) == ["a0"]
+
+
+BODIES: dict[str, tuple[dict[str, Any] | None, str]] = {
+    "nothing of its own": (None, ""),
+    "what shares no KV with others stays out": ({"seed": 1}, ""),
+    "as all others": ({"model": "base", "cache_salt": "usual"}, ""),
+    "an adapter": ({"model": "adapter"}, "model=adapter"),
+    "a salt, which may be a secret": ({"cache_salt": "s"}, "cache_salt=043a718774c5"),
+    "no salt, where others have one": ({"cache_salt": None}, "cache_salt=dc937b598926"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_row_says_by_what_its_body_keeps_kv_apart(name: str) -> None:
+    body, scope = BODIES[name]
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        labels = Labels(False, {"model": "base", "cache_salt": "usual"})
+        session, _ = make_session(rows, labels=labels)
+        async with session.running():
+            await session.send(await session.next_turn(), "user", body)
+
+    uvloop.run(swarm())
+    assert [row.kv_scope for row in rows] == [scope]

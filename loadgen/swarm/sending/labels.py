@@ -1,6 +1,7 @@
 """Labels: what a request tells a vLLM host, or a router before several, of its context."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from loadgen.context import Request
@@ -9,6 +10,8 @@ from loadgen.targets.settings import ROUTED_BY_EVENTS
 
 XARGS = "vllm_xargs"
 CONTEXT = "context"
+KV_SCOPE = ("model", "cache_salt", "extra_key", "lora_path")
+"""Fields of a body by which vLLM and SGLang keep the KV of requests apart."""
 
 
 class Labels:
@@ -17,10 +20,11 @@ class Labels:
     def __init__(
         self, enabled: bool, extra_body: Mapping[str, Any], session_by: str = "context"
     ) -> None:
-        """`extra_body` is that of all requests; its other `vllm_xargs` stay in. `session_by` says
-        which requests a router is to keep together."""
+        """`extra_body` is that of all requests, their `model` too; its other `vllm_xargs` stay in.
+        `session_by` says which requests a router is to keep together."""
         self._enabled = enabled
         self._session_by = session_by
+        self._scope = {name: extra_body.get(name) for name in KV_SCOPE}
         self._xargs = dict(extra_body.get(XARGS) or {})
 
     def tag(
@@ -36,6 +40,16 @@ class Labels:
         own = (body_extra or {}).get(XARGS) or {}
         xargs = {**self._xargs, CONTEXT: context_id, **own}
         return {**(body_extra or {}), XARGS: xargs}, str(xargs[CONTEXT])
+
+    def kv_scope(self, body_extra: Mapping[str, Any] | None) -> str:
+        """The fields of `KV_SCOPE` in which a request is unlike all others, with the model's name
+        and digests of the others, which may be secrets; "" is none."""
+        own = {**self._scope, **(body_extra or {})}
+        unlike = {name: str(own[name]) for name in KV_SCOPE if own[name] != self._scope[name]}
+        return " ".join(
+            f"{name}={text if name == 'model' else sha256(text.encode()).hexdigest()[:12]}"
+            for name, text in unlike.items()
+        )
 
     def session(self, request: Request, user: str, found: str | None = None) -> str:
         """The value of a request's session header; "" is none. `found` is the context that a

@@ -19,13 +19,14 @@ def to_record(
     repeat: bool,
     batch_id: str = "",
     label: str = "",
+    kv_scope: str = "",
     found: FoundContext | None = None,
 ) -> tuple[RequestRecord, list[float]]:
     """The record of one request and its inter-token gaps in ms.
 
     `scheduled_at` and the exchange's times are `time.perf_counter()` seconds of this process;
     TTFT and end-to-end latency count from `scheduled_at`. `label` is the one in the request, kept
-    where the request was sent, `found` the context that was retrieved for it.
+    where the request was sent, `kv_scope` its column, `found` the context that was retrieved.
     """
     gaps_ms = exchange.gaps_ms
     itl_mean_ms, itl_p50_ms, itl_p95_ms, itl_p99_ms, itl_max_ms = spread(gaps_ms)
@@ -64,6 +65,7 @@ def to_record(
         resends=None if exchange.sent_at is None else exchange.resends,
         retries=None if exchange.sent_at is None else exchange.retries,
         engine=exchange.served_by,
+        kv_scope=kv_scope,
     )
     return record, gaps_ms
 

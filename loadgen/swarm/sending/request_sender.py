@@ -86,6 +86,7 @@ class RequestSender:
         request, exchange, found = sending.turn.request, sending.exchange, sending.found
         label = request.label if found is None else found.label
         extra, sending.label = self._labels.tag(label, body_extra)
+        sending.kv_scope = self._labels.kv_scope(body_extra)
         sending.repeat = request.root in self._sent
         self._sent.add(request.root)
         try:
@@ -111,6 +112,7 @@ class RequestSender:
             user=sending.user,
             repeat=sending.repeat,
             label=sending.label,
+            kv_scope=sending.kv_scope,
             found=sending.found,
         )
         self._on_row(record, gaps_ms)
@@ -119,7 +121,7 @@ class RequestSender:
 class _RequestSending:
     """A request under way."""
 
-    __slots__ = ("asked_at", "exchange", "found", "label", "repeat", "turn", "user")
+    __slots__ = ("asked_at", "exchange", "found", "kv_scope", "label", "repeat", "turn", "user")
 
     def __init__(self, turn: Turn, user: str, asked_at: float) -> None:
         self.turn = turn
@@ -127,7 +129,7 @@ class _RequestSending:
         self.asked_at = asked_at
         self.exchange = Exchange()
         self.found: FoundContext | None = None
-        self.label = ""
+        self.label = self.kv_scope = ""
         self.repeat = False
 
     @property

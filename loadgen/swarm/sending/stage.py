@@ -270,7 +270,8 @@ def _first_users(plan: Plan) -> int:
 
 def _labels(plan: Plan, options: SwarmOptions) -> Labels:
     is_told = plan.is_vllm and options.labels != "none"
-    return Labels(is_told, extra_body(options, plan.body), options.session_by)
+    body = {"model": plan.model, **extra_body(options, plan.body)}
+    return Labels(is_told, body, options.session_by)
 
 
 def _share(plan: Plan, options: SwarmOptions, index: int) -> int | None:
