@@ -10,5 +10,5 @@ part=
 for word in "$@"; do
   case $word in tests | *tests/*) part=1 ;; esac
 done
-[ -n "$part" ] || set -- -n 3 --no-loadscope-reorder --durations=40 --ignore=tests/bench "$@" tests
+[ -n "$part" ] || set -- -n 3 --no-loadscope-reorder --durations=150 --ignore=tests/bench "$@" tests
 exec .venv/bin/pytest "$@"

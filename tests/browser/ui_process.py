@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import csv
 import json
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +13,8 @@ from typing import Any
 
 import aiohttp
 import psutil
+
+from loadgen.targets.hardware import free_ports
 
 STOP_S = 45
 FOLLOW_S = 10
@@ -74,18 +75,12 @@ async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
             await asyncio.sleep(0.05)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def kvswarm_ui(
     out: Path, *options: object, start_timeout_s: float = 30
 ) -> AsyncIterator[UiProcess]:
     """Run it until the exit, which leaves no process of it behind."""
-    port = free_port()
+    (port,) = free_ports(1)
     ui = UiProcess(f"http://127.0.0.1:{port}", out, out.with_suffix(".log"))
     arguments = ["ui", "unordered", *options, "--out", out, "--web-port", port]
     with ui.log.open("wb") as log:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from textwrap import dedent
 from typing import Any
 
 import psutil
+
+from loadgen.targets.hardware import free_ports
 
 DEADLINE_S = 60.0
 """How long a slow machine may take for what is a matter of a second or two."""
@@ -123,7 +124,7 @@ class LocustWeb(LocustProcess):
     """A Locust with its web UI, driven over its HTTP API as the browser does."""
 
     def __init__(self, folder: Path, locustfile: str, *options: str) -> None:
-        port = free_port()
+        (port,) = free_ports(1)
         web = ("--web-host", "127.0.0.1", "--web-port", str(port))
         super().__init__(folder, locustfile, *web, *options)
         self._url = f"http://127.0.0.1:{port}"
@@ -177,9 +178,3 @@ def running_web(folder: Path, locustfile: str, *options: str) -> Iterator[Locust
         yield locust
     finally:
         locust.kill_group()
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

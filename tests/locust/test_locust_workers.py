@@ -9,7 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from locust_process import LocustProcess, LocustWeb, free_port, running_locust, running_web
+from locust_process import LocustProcess, LocustWeb, running_locust, running_web
+
+from loadgen.targets.hardware import free_ports
 
 LOCUSTFILE = """
 from locust import runners
@@ -72,7 +74,7 @@ class Ending(AsyncUser):
 
 
 def port_options() -> list[str]:
-    port = str(free_port())
+    port = str(*free_ports(1))
     return ["--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--master-port", port]
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.targets.hardware import free_ports
+
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 1_310_000
 """Of a wheel: code, pages' styles and the demo corpus, but no weights and no questions of tests."""
@@ -80,7 +82,7 @@ def test_the_wheel_has_every_module_and_no_other(wheel: Path, tracked: list[Path
 
 @pytest.fixture
 def host() -> Iterator[str]:
-    port = free_port()
+    (port,) = free_ports(1)
     process = subprocess.Popen([sys.executable, str(ROOT / "tests/runs/host.py"), str(port)])
     try:
         wait_for_port(port)
@@ -88,14 +90,6 @@ def host() -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for_port(port: int) -> None:

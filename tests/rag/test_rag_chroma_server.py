@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from service_process import Later, chroma_server, free_port, rag, service
+from service_process import Later, chroma_server, rag, rag_here, service
 
+from loadgen.targets.hardware import free_ports
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec
 from rag_store.library import Library, open_library
@@ -33,11 +34,11 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_what_one_process_indexed_others_ask(corpus: Path, tmp_path: Path) -> None:
-    port, data = free_port(), tmp_path / "chroma"
+    (port,), data = free_ports(1), tmp_path / "chroma"
     server = ("--chroma-url", f"http://127.0.0.1:{port}", "--embedder", "hashing")
     with chroma_server(data, port):
         for _ in range(2):
-            early = rag("label", QUESTION, "--path", tmp_path / "none", *server)
+            early = rag_here("label", QUESTION, "--path", tmp_path / "none", *server)
             assert (early.returncode, early.stdout, early.stderr.count("\n")) == (2, "", 1)
             assert f"no collection 'default' in {server[1]}" in early.stderr
         assert not (tmp_path / "none").exists()
@@ -46,19 +47,19 @@ def test_what_one_process_indexed_others_ask(corpus: Path, tmp_path: Path) -> No
         # Another folder: what lies there besides Chroma is made anew.
         options = ("--path", tmp_path / "two", *server)
         assert rag("label", QUESTION, *options).stdout.startswith("raft\t")
-        measured = rag("eval", "--questions", corpus, "--json", *options)
+        measured = rag_here("eval", "--questions", corpus, "--json", *options)
         assert json.loads(measured.stdout)["top1"] == 1, measured.stderr
     with chroma_server(data, port), service(tmp_path / "two", *server) as running:
         found = running.post("/v1/retrieve", {"query": QUESTION}).body
         assert found["document"]["text"] == TEXTS["raft"]
-    gone = rag("label", QUESTION, *options)
+    gone = rag_here("label", QUESTION, *options)
     assert (gone.returncode, gone.stdout) == (1, "")
     assert gone.stderr.startswith("kvswarm rag: cannot open Chroma: ")
     assert gone.stderr.count("\n") == 1
 
 
 def test_labels_go_on_while_a_server_hangs(corpus: Path, tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     options = ("--chroma-url", f"http://127.0.0.1:{port}", "--corpus", corpus, "--threads", 2)
     with (
         chroma_server(tmp_path / "chroma", port) as chroma,
@@ -73,7 +74,7 @@ def test_labels_go_on_while_a_server_hangs(corpus: Path, tmp_path: Path) -> None
 
 
 async def test_what_others_may_be_writing_is_left_alone(tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     settings = Settings(
         path=tmp_path, embedder=EmbedderSpec("hashing"), chroma_url=f"http://127.0.0.1:{port}"
     )

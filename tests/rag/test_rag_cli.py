@@ -5,12 +5,11 @@ import json
 import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from service_process import rag_here as rag
 
 from rag_store.cli.main import HELP, main
 from rag_store.cli.output import Output
@@ -28,25 +27,6 @@ TEXTS = {
 }
 HASHING = ("--embedder", "hashing")
 FINGERPRINT = Fingerprint.of(HashingEmbedder().identity, Chunker())
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def rag(*arguments: object, stdin: str = "") -> Done:
-    """A finished command, in this process: starting Chroma takes a second each time."""
-    out, errors, before = StringIO(), StringIO(), sys.stdin
-    sys.stdin = StringIO(stdin)
-    try:
-        with redirect_stdout(out), redirect_stderr(errors):
-            code = main(list(map(str, arguments)))
-    finally:
-        sys.stdin = before
-    return Done(code, out.getvalue(), errors.getvalue())
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,13 @@ from service_process import (
     Later,
     Service,
     chroma_server,
-    free_port,
     listens,
     rag,
     service,
     wait_until,
 )
+
+from loadgen.targets.hardware import free_ports
 
 DOCUMENT = {"doc_id": "paging", "title": "Paged attention", "text": "Blocks are paged."}
 
@@ -171,7 +172,7 @@ def test_a_server_out_of_order_is_not_asked_for_each_text(tmp_path: Path) -> Non
 
 
 def test_a_lost_chroma_server_is_503_and_recovers(tmp_path: Path) -> None:
-    port, folder = free_port(), tmp_path / "chroma"
+    (port,), folder = free_ports(1), tmp_path / "chroma"
     options = ("--chroma-url", f"http://127.0.0.1:{port}")
     with (
         chroma_server(folder, port) as chroma,

@@ -1,10 +1,13 @@
 """Fixtures of the tests of runs."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from run_process import HostProcess, Run, host_process, run_swarm
+
+sys.path.append(str(Path(__file__).parents[1] / "unit"))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from loadgen.targets.hardware import free_ports
 
 KVSWARM = (sys.executable, "-m", "loadgen.cli.main")
 TIMEOUT_S = 120
@@ -67,16 +68,10 @@ class Ran:
 Run = Callable[..., Ran]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def host_process(*kind: str) -> Iterator[HostProcess]:
     """A host; `kind` "vllm" says that it is vLLM."""
-    port = free_port()
+    (port,) = free_ports(1)
     command = [sys.executable, str(Path(__file__).with_name("host.py")), str(port), *kind]
     process = subprocess.Popen(command)
     host = HostProcess(f"http://127.0.0.1:{port}", process)

@@ -1,5 +1,6 @@
 """`kvswarm ask` against a host and a RAG service that run already."""
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 from rag_process import QUESTIONS, TEXTS, rag_process, write_corpus
 from run_process import KVSWARM, HostProcess, host_process
 
+from loadgen.cli.main import main
 from rag_store.extras import install_command
 
 
@@ -124,24 +126,37 @@ def test_a_question_that_the_service_refuses(host: HostProcess, rag_url: str) ->
     ],
 )
 def test_wrong_use_is_one_line_and_starts_nothing(
-    host: HostProcess, rag_url: str, more: tuple[str, ...], telling: str
+    host: HostProcess,
+    rag_url: str,
+    more: tuple[str, ...],
+    telling: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = ask("one", *running(host, rag_url), *more)
-    assert (said.code, said.out) == (2, "")
-    assert telling in said.err
-    assert said.err.count("\n") == 1
+    assert telling in refused(capsys, "one", *running(host, rag_url), *more)
 
 
-def test_what_cannot_be_sent_is_told_before_anything_is_started() -> None:
-    said = ask(os.fsdecode(b"Who \xff?"), "--host", "http://127.0.0.1:9")
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("kvswarm: the question 'Who \\udcff?' is not UTF-8")
-    assert said.err.count("\n") == 1
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The line by which it is refused."""
+    assert main(["ask", *words]) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert said.out == ""
+    return line
 
 
-def test_nothing_is_no_question() -> None:
-    assert ask(" ").err == "kvswarm: a question is empty: say what you want to know\n"
-    assert ask("-", stdin="\n").err == "kvswarm: nothing to ask: give one question a line\n"
+def test_what_cannot_be_sent_is_told_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = refused(capsys, os.fsdecode(b"Who \xff?"), "--host", "http://127.0.0.1:9")
+    assert line.startswith("kvswarm: the question 'Who \\udcff?' is not UTF-8")
+
+
+def test_nothing_is_no_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, " ") == "kvswarm: a question is empty: say what you want to know"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert refused(capsys, "-") == "kvswarm: nothing to ask: give one question a line"
 
 
 def test_stdin_that_is_closed_asks_nothing() -> None:

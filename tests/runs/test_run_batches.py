@@ -196,9 +196,6 @@ def test_batches_mean_nothing_to_single_requests(host: HostProcess, tmp_path: Pa
 
 WRONG = {
     "a list in a chat": (("--batch-as", "list", "--endpoint", "chat"), "--endpoint completions"),
-    "lengths in a list": (("--batch-as", "list", "--output-tokens", "2-4"), "--output-tokens 2-4"),
-    "no size": (("--batch-size", 0), "--batch-size"),
-    "fewer than none": (("--batches", -1), "--batches"),
     "own label": (("--extra-body", '{"vllm_xargs": {"context": "x"}}'), "--labels none"),
 }
 

@@ -14,7 +14,9 @@ from typing import Any
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from run_process import KVSWARM, HostProcess, Ran, Run, arguments, free_port, wait_until
+from run_process import KVSWARM, HostProcess, Ran, Run, arguments, wait_until
+
+from loadgen.targets.hardware import free_ports
 
 EXPORTED = re.compile(r"metrics for Prometheus at (http://127\.0\.0\.1:\d+)/metrics")
 
@@ -99,7 +101,7 @@ def test_a_port_that_is_taken_ends_it_before_anything_is_sent(host: HostProcess,
 
 
 def test_no_counter_falls_over_resets_and_swarms(host: HostProcess, tmp_path: Path) -> None:
-    port, out = free_port(), str(tmp_path / "runs")
+    (port,), out = free_ports(1), str(tmp_path / "runs")
     web = f"http://127.0.0.1:{port}"
     ui = [*KVSWARM, "ui", "unordered", "--host", host.url, "--out", out, "--web-port", str(port)]
     command = [*ui, "--model", "normal", "--output-tokens", "4", "--metrics-port", "0"]

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fake_engine
 import psutil
 from run_process import KVSWARM, TIMEOUT_S, HostProcess, Ran, Run, arguments, wait_until
 
@@ -101,12 +102,7 @@ def test_whoever_ends_the_process_waits_for_the_run_to_be_closed(
     assert len(ran.rows) == ran.json("summary.json")["requests"] >= 40
 
 
-TARGETS = """
-[services.engine]
-argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
-ready = "/health"
-reset = "/reset"
-
+KEPT = """
 [services.kept]
 role = "cache"
 argv = ["{python}", "ENGINE", "--port", "{port}"]
@@ -117,14 +113,13 @@ counters = "lmcache"
 
 [targets.two]
 services = ["kept", "engine"]
-"""
+""".replace("ENGINE", fake_engine.__file__)
 
 
 def test_a_cache_behind_an_engine_that_answers_no_more_ends_the_run(tmp_path: Path) -> None:
     """Its engine goes on, but is no longer what was asked for."""
-    engine, targets = Path(__file__).parents[1] / "unit" / "fake_engine.py", tmp_path / "a.toml"
-    targets.write_text(TARGETS.replace("ENGINE", str(engine)))
-    out = tmp_path / "run"
+    targets, out = tmp_path / "a.toml", tmp_path / "run"
+    targets.write_text(fake_engine.CATALOG + KEPT)
     load = ("--model", "m", "--contexts", 1, "--output-tokens", 2, "-u", 1, "-t", "10m")
     command = ("run", "unordered", "--target", "two", "--targets", targets, "--out", out, *load)
     process = subprocess.Popen(

@@ -12,10 +12,11 @@ from run_process import (
     HostProcess,
     Ran,
     arguments,
-    free_port,
     wait_until,
     workers_with_rows,
 )
+
+from loadgen.targets.hardware import free_ports
 
 EARLY = (sys.executable, str(Path(__file__).with_name("early_clock.py")))
 AHEAD_S = 4000
@@ -26,7 +27,7 @@ CLOSE_S = 1
 def test_a_worker_goes_by_the_masters_clock_and_needs_no_host(
     host: HostProcess, tmp_path: Path
 ) -> None:
-    port, out = str(free_port()), tmp_path / "run"
+    port, out = str(*free_ports(1)), tmp_path / "run"
     load = ("--model", "normal", "-u", 4, "-r", 4, "--arrivals", "constant", "--rate", 20)
     bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", 2)
     join = ["run", "--worker", "--master-host", "127.0.0.1", "--master-port", port]

@@ -11,35 +11,37 @@ from typing import Any
 
 import psutil
 import pytest
+from fake_engine import CATALOG
 from rag_process import rag_process, write_corpus
 from run_process import KVSWARM, TIMEOUT_S, wait_until
 
 import rag_store
 
-ENGINE = Path(__file__).parents[1] / "unit" / "fake_engine.py"
-CATALOG = """
-[services.engine]
-argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
-ready = "/health"
-reset = "/reset"
-
+TARGETS = f"""{CATALOG}
 [targets.one]
-services = ["engine"]
+extends = "sound"
 
 [targets.two]
-extends = "one"
+extends = "sound"
 """
+QUICK = """
+import sys
+from rag_store.cli.main import main
+sys.exit(main([*sys.argv[1:], "--embedder", "hashing"]))
+"""
+"""The service with an embedder that needs no model."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Folders of a test; the home is kept between runs."""
+    """Folders of a test; the home is kept between runs, which begin in `cwd`."""
 
     folder: Path
+    cwd: Path | None = None
 
     def command(self, name: str, *more: object) -> list[str]:
         catalog = self.folder / "targets.toml"
-        catalog.write_text(CATALOG.replace("ENGINE", str(ENGINE)))
+        catalog.write_text(TARGETS)
         corpus = self.folder / "corpus"
         if not corpus.exists():
             write_corpus(corpus)
@@ -58,6 +60,7 @@ class Place:
             text=True,
             timeout=TIMEOUT_S,
             check=False,
+            cwd=self.cwd,
             env=self.environment,
         )
         return Ran(done.returncode, done.stderr, self.folder / name)
@@ -69,6 +72,7 @@ class Place:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=self.cwd,
             env=self.environment,
         )
 
@@ -83,13 +87,25 @@ class Ran:
         return dict(json.loads((self.out / name).read_text()))
 
 
+def with_service(folder: Path, program: str) -> Place:
+    """Where runs start this in place of `python -m rag_store`."""
+    package = folder / "cwd" / "rag_store"
+    package.mkdir(parents=True)
+    whole = Path(rag_store.__file__).parent
+    (package / "__init__.py").write_text(f"__path__.append({str(whole)!r})")
+    (package / "__main__.py").write_text(program)
+    return Place(folder, folder / "cwd")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
+    return with_service(tmp_path_factory.mktemp("place"), QUICK)
 
 
 @pytest.fixture(scope="module")
-def ran(place: Place) -> Ran:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """With the embedder that runs have."""
+    place = Place(tmp_path_factory.mktemp("usual"))
     return place.run("both", "--target", "one,two", "-t", "2s")
 
 
@@ -128,20 +144,13 @@ def test_a_service_that_runs_already_is_used(place: Place, tmp_path: Path) -> No
     assert ran.json("run.json")["rag"]["url"] == url
 
 
-def test_a_service_that_cannot_start_is_told(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "rag_store").mkdir()
-    whole = Path(rag_store.__file__).parent
-    (tmp_path / "rag_store" / "__init__.py").write_text(f"__path__.append({str(whole)!r})")
-    (tmp_path / "rag_store" / "__main__.py").write_text("raise SystemExit('no room for chunks')")
-    command = place.command("unborn", "--target", "one,two", "-t", "1s")
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        cwd=tmp_path, env=place.environment,
-    )  # fmt: skip
-    assert done.returncode == 3
-    log = place.folder / "unborn" / "engine" / "rag.log"
-    assert f"kvswarm: rag exited with code 1: no room for chunks (log: {log})" in done.stderr
-    assert "starting one" not in done.stderr
+def test_a_service_that_cannot_start_is_told(tmp_path: Path) -> None:
+    place = with_service(tmp_path, "raise SystemExit('no room for chunks')")
+    ran = place.run("unborn", "--target", "one,two", "-t", "1s")
+    assert ran.code == 3
+    log = ran.out / "engine" / "rag.log"
+    assert f"kvswarm: rag exited with code 1: no room for chunks (log: {log})" in ran.said
+    assert "starting one" not in ran.said
 
 
 def family(process: subprocess.Popen[str], requests: Path) -> list[psutil.Process]:

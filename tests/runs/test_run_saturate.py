@@ -94,7 +94,7 @@ def test_the_capacity_is_found_and_the_search_goes_on_where_it_was_stopped(
     requests may be late, and less than the capacity may be found."""
     out = tmp_path / "out"
     # A load near the capacity, or beside a pause of the machine, may need a second trial.
-    search = command(url, out, "--from", "5", "--to", "40", "--max-trials", "7", "--warm-up=.5s")
+    search = command(url, out, "--from", "5", "--to", "40", "--max-trials", "5", "--warm-up=.5s")
     stop_after_first(search, out)
     done = subprocess.run(search, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_process import KVSWARM, TIMEOUT_S, HostProcess, free_port, host_process, wait_until
+from run_process import KVSWARM, TIMEOUT_S, HostProcess, host_process, wait_until
+
+from loadgen.targets.hardware import free_ports
 
 SECRETS = ("sk-of-the-user", "team-of-the-user", "account-of-the-user")
 ROUTES = (
@@ -71,7 +73,7 @@ def running(folder: Path, host: str, *options: str) -> Iterator[Ui]:
         (corpus / f"{name}.txt").write_text(f"All that is known of {name}. " * 20)
     asked = [{"qid": n, "question": f"What is {n}?", "doc_id": n} for n in "abcdefgh"]
     (corpus / "questions.jsonl").write_text("\n".join(map(json.dumps, asked)))
-    ui = Ui(free_port(), corpus, folder / "log", host)
+    ui = Ui(*free_ports(1), corpus, folder / "log", host)
     body = json.dumps({"account": SECRETS[2]})
     command = [*KVSWARM, "ui", "unordered", "--host", host, "--web-port", str(ui.port), *options]
     command += ["--header", f"X-Team: {SECRETS[1]}", "--extra-body", body, "--tokenizer", ""]

@@ -1,7 +1,9 @@
 """Swarms of several processes: one run directory, nothing lost in silence."""
 
 import csv
+import signal
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,11 +16,12 @@ from run_process import (
     Ran,
     Run,
     arguments,
-    free_port,
     run_until,
     wait_until,
     workers_with_rows,
 )
+
+from loadgen.targets.hardware import free_ports
 
 
 def test_locusts_statistics_have_every_request_of_every_worker(run: Run) -> None:
@@ -122,10 +125,10 @@ def test_two_runs_with_workers_at_once(host: HostProcess, tmp_path: Path) -> Non
 
 
 def test_a_worker_that_joins_late_takes_no_user_away(host: HostProcess, tmp_path: Path) -> None:
-    port, out, told = str(free_port()), tmp_path / "run", tmp_path / "told"
+    port, out, told = str(*free_ports(1)), tmp_path / "run", tmp_path / "told"
     bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", 1)
     join = [*KVSWARM, "run", "--worker", "--master-host", "127.0.0.1", "--master-port", port]
-    load = ("--model", "normal", "-u", 4, "-r", 4, "-t", "15s", "--master")
+    load = ("--model", "normal", "-u", 4, "-r", 4, "--master")
     with ExitStack() as started:
 
         def start(command: list[str]) -> subprocess.Popen[bytes]:
@@ -139,6 +142,8 @@ def test_a_worker_that_joins_late_takes_no_user_away(host: HostProcess, tmp_path
         wait_until(lambda: workers_with_rows(out, 8) == {"0"})
         start(join)
         wait_until(lambda: "it takes no part in this run" in told.read_text())
+        time.sleep(2)  # in which its users would go over to it
+        master.send_signal(signal.SIGINT)
         assert master.wait(TIMEOUT_S) == 0, told.read_text()
     rows = Ran(0, "", out).rows
     last_s = max(float(row["end_s"]) for row in rows)
@@ -166,7 +171,7 @@ class Own(UnorderedUser):
 def test_a_worker_that_cannot_do_its_part_ends_the_run(
     host: HostProcess, tmp_path: Path, file: str, text: str | None, said: str
 ) -> None:
-    here, there, port = tmp_path / "here", tmp_path / "there", str(free_port())
+    here, there, port = tmp_path / "here", tmp_path / "there", str(*free_ports(1))
     for folder, words in ((here, "A text."), (there, text)):
         folder.mkdir()
         if words:

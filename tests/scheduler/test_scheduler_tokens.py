@@ -42,8 +42,10 @@ def test_bound_counts_a_shared_start_once_and_a_prompt_of_whole_blocks_never_as_
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("blocks", SIZES)
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("key", ["auto", "prefix"])
+@pytest.mark.parametrize(
+    ("policy", "key"),
+    [*((each, "auto") for each in POLICIES), ("prefix-group", "prefix"), ("lpm", "prefix")],
+)
 def test_a_batch_computes_the_least_possible(
     policy: str, key: str, blocks: int, is_async: bool
 ) -> None:

@@ -426,7 +426,7 @@ def test_the_command_advises_on_a_workload(
 ) -> None:
     model, picture = model_folder(tmp_path / "model"), tmp_path / "frontier.svg"
     words = [*BATCHES.split()[:-2], "--twin", str(twin), "--slo", "ttft_ms.p95<=4000"]
-    more = ["--kv-tokens", "2560,5120", "--model", str(model), "--gpu-gb", "1"]
+    more = ["--kv-tokens", "5120", "--model", str(model), "--gpu-gb", "1"]
     priced = ["--price-per-gpu-hour", "2", "-o", str(picture)]
     assert advise_command([*words, *more, *priced]) == 0
     said = capsys.readouterr().out
@@ -484,7 +484,7 @@ def test_contexts_need_only_fit_the_largest_cache_that_is_tried(
     words = [*BATCHES.split()[:-2], "--twin", str(small), "--slo", "ttft_ms.p95<=4000"]
     with pytest.raises(UsageError, match="raise --kv-tokens"):
         advise_command([*words, "--no-rates"])
-    assert advise_command([*words, "--no-rates", "--kv-tokens", "5120"]) == 0
+    assert advise_command([*words, "--no-rates", "--kv-tokens", "2560,5120"]) == 0
     assert "--target vllm --kv-tokens 5120" in capsys.readouterr().out
 
 

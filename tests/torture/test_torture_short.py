@@ -85,7 +85,7 @@ def test_a_trial_with_files_must_have_read_some(
     assert trial.broken == expected
 
 
-@pytest.mark.parametrize("seed", range(tiers.TRIALS))
+@pytest.mark.parametrize("seed", [0, tiers.TRIALS - 1])
 def test_a_run_without_records_is_told_and_the_series_goes_on(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -415,7 +415,8 @@ async def test_warming_costs_no_more_than_its_budget(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
     for url in ("http://127.0.0.1:9", "http://gpu-box:80"):
-        async with StreamingClient(ClientSettings(url=url, model="demo")) as client:
+        settings = ClientSettings(url=url, model="demo")
+        async with asyncio.timeout(5), StreamingClient(settings) as client:
             await client.warm(3, 0.05)
 
 

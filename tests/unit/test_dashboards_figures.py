@@ -30,7 +30,6 @@ from dashboards.figures.style import (
 from dashboards.figures.timeline import MOST_ROWS, ROW_CELLS, described, most_rows, timeline
 
 RNG = np.random.default_rng(0)
-FILL = re.compile(r"fill: (#[0-9a-f]{6})")
 
 
 def requests(count: int, different: int = 4, **fields: Any) -> DrawnRequests:
