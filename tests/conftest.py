@@ -14,7 +14,10 @@ from xdist.scheduler import LoadFileScheduling
 ENGINE = ("tests/engine/", "tests/browser/test_browser_vllm.py")
 ONE_HALF = tuple(
     f"tests/engine/test_{name}.py"
-    for name in ("fleet_vllm", "run_on_target", "targets_lmcache", "targets_transformers")
+    for name in (
+        *("fleet_vllm", "rag_reranker_vllm", "run_on_target"),
+        *("targets_lmcache", "targets_transformers", "targets_vllm"),
+    )
 )
 """One share; the others of `ENGINE` are the other."""
 SLOW = (*ENGINE, "tests/packaging/", "tests/runs/", "tests/browser/", "tests/rag/", "tests/locust/")

@@ -4,8 +4,6 @@ In the end one of them is killed in mid-run.
 """
 
 import asyncio
-import csv
-import json
 import os
 import signal
 import sys
@@ -13,20 +11,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import pytest_asyncio
+from engine_runs import read, rows, run_on
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.settings import ClientSettings
-from loadgen.launch.arguments import parse_run
-from loadgen.launch.swarm_process import StartedTarget, control_line
-from loadgen.launch.terminal import Interruption
 from loadgen.runs.exit_code import TARGET_DIED
-from loadgen.scratch import scratch_folder
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
@@ -165,30 +159,6 @@ async def test_haproxy_before_the_same_engines(
     assert (again == first) or policy == "haproxy-leastconn"
 
 
-def rows(out: Path) -> list[dict[str, str]]:
-    path = out / "requests.csv"
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def told(out: Path, name: str) -> dict[str, Any]:
-    return dict(json.loads((out / name).read_text()))
-
-
-async def run_on(target: RunningTarget, out: Path) -> int:
-    """What `kvswarm run --target vllm-fleet` does once the fleet is up; the run's exit code."""
-    small = ["--contexts", 3, "--context-tokens", 400, "--output-tokens", 8]
-    load = [*small, "-u", 4, "-r", 4, "-t", "20s", "--max-lag-ms", 60_000]
-    words = ["unordered", "--target", "vllm-fleet", "--out", out, *load]
-    run = parse_run("run", list(map(str, words)))
-    with scratch_folder() as folder:
-        async with control_line(target, folder / "control") as control:
-            started = StartedTarget(target, target._settings, control, None)
-            return await started.run("run", run, Interruption())
-
-
 async def test_the_other_engine_serves_on_and_the_outage_is_told(
     target: RunningTarget,
     tmp_path: Path,
@@ -200,17 +170,17 @@ async def test_the_other_engine_serves_on_and_the_outage_is_told(
     async with router_before(target, "round_robin", tmp_path) as url, asyncio.timeout(LONGEST_S):
         monkeypatch.setattr(target, "url", url)
         monkeypatch.setattr(target, "_settings", replace(target._settings, router="round_robin"))
-        run = asyncio.create_task(run_on(target, out))
+        run = asyncio.create_task(run_on(target, out, "-u", 4, "-r", 4, "-t", "20s"))
         while not {"vllm-1", "vllm-2"} <= {row["engine"] for row in rows(out)}:
             assert not run.done(), capfd.readouterr()
             await asyncio.sleep(0.2)
-        os.kill(told(out, "run.json")["target"]["pids"]["vllm-2"][0], signal.SIGKILL)
+        os.kill(read(out, "run.json")["target"]["pids"]["vllm-2"][0], signal.SIGKILL)
         code = await run
     printed, said = capfd.readouterr()
     assert code == TARGET_DIED, said
     assert "vllm-2 has died: the run goes on with the other engines" in said
     assert "ENGINE DIED: vllm-2 was ended by SIGKILL at " in printed
-    summary = told(out, "summary.json")
+    summary = read(out, "summary.json")
     (death,) = summary["engine_deaths"]
     every = rows(out)
     failed = [row for row in every if row["outcome"] not in ("ok", "cancelled")]

@@ -1,6 +1,5 @@
 """`kvswarm run --target`: a swarm on a real engine that is started for it."""
 
-import csv
 import json
 import os
 import signal
@@ -10,12 +9,11 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from engine_runs import read, rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1300)]
 
@@ -32,15 +30,6 @@ def command(out: Path, *more: object, target: str = "vllm") -> list[str]:
     return [*KVSWARM, *map(str, [*fixed, *more])]
 
 
-def rows(out: Path, name: str = "requests.csv") -> list[dict[str, str]]:
-    with (out / name).open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def read(out: Path, name: str) -> dict[str, Any]:
-    return dict(json.loads((out / name).read_text()))
-
-
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -48,16 +37,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(0.2)
 
 
-def has_rows(out: Path, least: int) -> Callable[[], bool]:
-    return lambda: (out / "requests.csv").is_file() and len(rows(out)) >= least
-
-
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
-
-
-def name(process: psutil.Process) -> str:
-    return process.cmdline()[0].strip()
 
 
 def gone(processes: list[psutil.Process]) -> Callable[[], bool]:
@@ -141,82 +122,27 @@ def test_the_engine_is_watched(out: Path) -> None:
     assert all(float(sample["engine_rss_mb"]) > 300 for sample in samples)
 
 
-@contextmanager
-def started(out: Path, *more: object, target: str = "vllm") -> Iterator[subprocess.Popen[str]]:
-    """A run without an end, which has sent requests."""
+def test_a_killed_run_leaves_nothing_running(tmp_path: Path) -> None:
+    """On the engine that starts soonest: what ends it is the same for all."""
+    out = tmp_path / "run"
     process = subprocess.Popen(
-        command(out, *more, target=target),
+        command(out, target="hf-continuous"),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        has_sent = has_rows(out, 4)
-        wait_until(lambda: has_sent() or process.poll() is not None, START_TIMEOUT_S)
+        wait_until(lambda: len(rows(out)) >= 4 or process.poll() is not None, START_TIMEOUT_S)
         assert process.poll() is None, process.communicate()[1]
-        yield process
-    finally:
-        process.kill()
-
-
-def test_a_killed_run_leaves_nothing_running(tmp_path: Path) -> None:
-    """On the engine that starts soonest: what ends it is the same for all."""
-    out = tmp_path / "run"
-    with started(out, target="hf-continuous") as process:
         engines = family(process)
         engine = read(out, "run.json")["target"]["engine_pid"]
         assert engine in {each.pid for each in engines}
         process.kill()
         process.wait(timeout=40)
         wait_until(gone(engines), 30)
+    finally:
+        process.kill()
     assert len(rows(out)) >= 4
-
-
-def test_a_killed_engine_ends_the_run_with_its_records(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with started(out) as process:
-        engines = family(process)
-        assert {"VLLM::EngineCore", "VLLM::Worker"} <= {name(engine) for engine in engines}
-        psutil.Process(read(out, "run.json")["target"]["engine_pid"]).kill()
-        _, said = process.communicate(timeout=60)
-        wait_until(gone(engines), 30)
-    assert process.returncode == 3, said
-    assert "vllm" in said
-    assert "Traceback" not in said
-    assert "ok" in {row["outcome"] for row in rows(out)}
-    assert read(out, "run.json")["host_died"] is True
-
-
-def test_lmcache_serves_what_the_engine_evicted_until_ctrl_c(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    # A busy machine must not make the run invalid.
-    more = ("--contexts", 8, "--context-tokens", 900, "--l1-gb", 0.5, "--max-lag-ms", 60_000)
-    with started(out, *more, target="vllm-lmcache") as process:
-        services = family(process)
-        assert {"VLLM::EngineCore", "VLLM::Worker"} <= {name(service) for service in services}
-        pids = read(out, "run.json")["target"]["pids"]
-        assert {pids["vllm"][0], pids["lmcache"][0]} <= {service.pid for service in services}
-        wait_until(lmcache_is_seen(out), 60)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=40)
-        wait_until(gone(services), 30)
-    assert process.returncode == 0, said
-    assert len(rows(out)) >= 4
-    assert read(out, "run.json")["cache_state"] == "cold"
-    summary = read(out, "summary.json")
-    assert summary["failed"] == 0
-    assert summary["server"]["external_prompt_tokens"] > 0
-    assert summary["server"]["external_hit_rate"] > 0
-    assert float(rows(out, "server_metrics.csv")[-1]["lmcache_rss_mb"]) > 50
-
-
-def lmcache_is_seen(out: Path) -> Callable[[], bool]:
-    """Whether the engine has had prompts from LMCache, which tells what it holds."""
-    columns = ("external_prompt_tokens", "lmcache_l1_memory_usage_bytes")
-    return lambda: any(
-        all(float(sample[column] or 0) > 0 for column in columns)
-        for sample in rows(out, "server_metrics.csv")
-    )
 
 
 @pytest.fixture
@@ -227,9 +153,10 @@ def temporary() -> Iterator[Path]:
 
 
 def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path, temporary: Path) -> None:
-    """Started anywhere, with the context scheduler in it and its metrics on the engine's page."""
+    """Started anywhere, with LMCache behind it, the context scheduler in it and its metrics on the
+    engine's page."""
     logs = tmp_path / "logs"
-    serve = [*KVSWARM, "serve", "vllm-context", "--kv-tokens", "2560", "--logs", str(logs)]
+    serve = [*KVSWARM, "serve", "vllm-lmcache-context", "--kv-tokens", "2560", "--logs", str(logs)]
     process = subprocess.Popen(
         serve,
         stdin=subprocess.DEVNULL,
@@ -249,14 +176,16 @@ def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path, temporary: Path) -> 
             metrics = answer.read().decode()
         assert 'vllm:context_scheduler_active{engine="0"} 1.0' in metrics.splitlines()
         assert "pid=" not in metrics, "a gauge of several processes would be counted twice"
-        engines = family(process)
+        services = family(process)
+        programs = {word.strip() for each in services for word in each.cmdline()[:3]}
+        assert {"loadgen.targets.guarded_lmcache", "VLLM::EngineCore"} <= programs
         process.send_signal(signal.SIGINT)
         process.wait(timeout=40)
-        wait_until(gone(engines), 30)
+        wait_until(gone(services), 30)
     finally:
         process.kill()
     assert process.returncode == 0
-    assert (logs / "vllm.log").is_file()
+    assert {each.name for each in logs.iterdir()} == {"lmcache.log", "vllm.log"}
     assert not any(temporary.iterdir()), "the files of the metrics went with the engine"
 
 

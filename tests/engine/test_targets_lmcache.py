@@ -1,14 +1,19 @@
 """The target `vllm-lmcache` with a real vLLM and a real LMCache."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import psutil
 import pytest
 import pytest_asyncio
+from engine_runs import read, rows, run_on
 
+from loadgen.launch.terminal import Interruption
+from loadgen.runs.exit_code import DONE
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
@@ -84,6 +89,36 @@ async def test_both_services_are_told_and_their_metrics_are_there(target: Runnin
     assert facts["l1_gb"] == 0.25
     used = "lmcache_mp_l1_memory_usage_bytes"
     assert await engine_api.metric(facts["metrics_urls"]["lmcache"], used) is not None
+
+
+async def test_lmcache_serves_what_the_engine_evicted_until_ctrl_c(
+    target: RunningTarget, tmp_path: Path
+) -> None:
+    out, interruption = tmp_path / "run", Interruption()
+    more = ("--contexts", 8, "--context-tokens", 900, "-u", 2, "-r", 2)
+    run = asyncio.create_task(run_on(target, out, *more, interruption=interruption))
+    async with asyncio.timeout(300):
+        while len(rows(out)) < 4 or not lmcache_is_seen(out):
+            assert not run.done()
+            await asyncio.sleep(0.2)
+        assert interruption.handler is not None
+        interruption.handler(signal.SIGINT)
+        assert await run == DONE
+    assert read(out, "run.json")["cache_state"] == "cold"
+    summary = read(out, "summary.json")
+    assert summary["failed"] == 0
+    assert summary["server"]["external_prompt_tokens"] > 0
+    assert summary["server"]["external_hit_rate"] > 0
+    assert float(rows(out, "server_metrics.csv")[-1]["lmcache_rss_mb"]) > 50
+
+
+def lmcache_is_seen(out: Path) -> bool:
+    """Whether the engine has had prompts from LMCache, which tells what it holds."""
+    columns = ("external_prompt_tokens", "lmcache_l1_memory_usage_bytes")
+    return any(
+        all(float(sample[column] or 0) > 0 for column in columns)
+        for sample in rows(out, "server_metrics.csv")
+    )
 
 
 async def test_the_death_of_lmcache_ends_the_target(target: RunningTarget) -> None:

@@ -1,16 +1,14 @@
 """The targets on `transformers serve`: runs, caches emptied by a restart, Ctrl-C at start."""
 
-import csv
-import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from engine_runs import read, rows
 
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
@@ -28,15 +26,6 @@ TARGETS = ("hf-no-cache", "hf-cache", "hf-continuous")
 def command(out: Path, target: str, *more: str) -> list[str]:
     small = ["--contexts", "2", "--context-tokens", "100", "--output-tokens", "5-9"]
     return [*KVSWARM, "run", "--target", target, "--out", str(out), *small, "-u", "2", *more]
-
-
-def rows(out: Path) -> list[dict[str, str]]:
-    with (out / "requests.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def read(out: Path, name: str) -> dict[str, Any]:
-    return dict(json.loads((out / name).read_text()))
 
 
 def servers(word: str) -> list[psutil.Process]:

@@ -1,8 +1,6 @@
-"""The target `vllm` with a real vLLM: its capacity and tokens, batches on it, its failure."""
+"""The target `vllm` with a real vLLM: its capacity and tokens, batches on it, how it fails."""
 
 import asyncio
-import csv
-import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -10,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 import pytest_asyncio
+from engine_runs import read, rows, run_on
 from tokenizers import Tokenizer
 
 from loadgen.errors import TargetError
+from loadgen.runs.exit_code import TARGET_DIED
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
@@ -128,17 +129,8 @@ async def run(target: RunningTarget, out: Path, *more: object) -> Path:
     return out
 
 
-def rows(out: Path, name: str = "requests.csv") -> list[dict[str, str]]:
-    with (out / name).open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def read(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "summary.json").read_text()))
-
-
 def assert_the_engine_counts_the_same(out: Path) -> None:
-    server, requests = read(out)["server"], rows(out)
+    server, requests = read(out, "summary.json")["server"], rows(out)
     assert len(requests) == BATCHES * SIZE
     assert {row["outcome"] for row in requests} == {"ok"}
     computed, cached = server["computed_prompt_tokens"], server["cached_prompt_tokens"]
@@ -157,7 +149,7 @@ def assert_batches_are_whole(out: Path) -> None:
         assert seen == sorted(seen)
         assert float(row["makespan_s"]) > 0
         assert (row["call_prompt_tokens"], row["call_output_tokens"]) == ("", "")
-    assert read(out)["metrics"]["makespan_s"]["count"] == BATCHES
+    assert read(out, "summary.json")["metrics"]["makespan_s"]["count"] == BATCHES
 
 
 async def test_requests_at_once_carry_their_labels(target: RunningTarget, tmp_path: Path) -> None:
@@ -168,7 +160,7 @@ async def test_requests_at_once_carry_their_labels(target: RunningTarget, tmp_pa
     assert all(row["label"] == row["context_id"] for row in requests)
     assert len({row["label"] for row in requests}) == 3
     cached = sum(int(row["cached_tokens"]) for row in requests)
-    assert cached == read(out)["server"]["cached_prompt_tokens"]
+    assert cached == read(out, "summary.json")["server"]["cached_prompt_tokens"]
 
 
 async def test_a_list_is_one_call_with_a_reply_to_each(
@@ -185,7 +177,7 @@ async def test_a_list_is_one_call_with_a_reply_to_each(
     assert all(float(row["itl_max_ms"]) >= 0 for row in requests if row["itl_max_ms"])
     sent = {row["batch_id"]: row["sent_s"] for row in requests}
     assert all(row["sent_s"] == sent[row["batch_id"]] for row in requests)
-    assert read(out)["cached_share"] is None
+    assert read(out, "summary.json")["cached_share"] is None
 
 
 async def test_a_list_about_one_context_is_labelled(target: RunningTarget, tmp_path: Path) -> None:
@@ -206,3 +198,29 @@ async def test_an_argument_vllm_refuses_is_told_by_its_own_words(
     assert message.startswith("vllm exited with code 1: Value error, User-specified max_model_len")
     assert message.endswith(f"(log: {tmp_path / 'vllm.log'})")
     assert "\n" not in message
+
+
+async def test_a_killed_engine_ends_the_run_with_its_records(
+    target: RunningTarget, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The last here: it leaves no engine."""
+    out = tmp_path / "run"
+    pids = target.facts()["pids"]["vllm"]
+    names = {psutil.Process(pid).cmdline()[0].strip() for pid in pids}
+    assert {"VLLM::EngineCore", "VLLM::Worker"} <= names
+    run = asyncio.create_task(run_on(target, out, "-u", 2, "-r", 2))
+    async with asyncio.timeout(300):
+        while len(rows(out)) < 4:
+            assert not run.done(), capfd.readouterr()
+            await asyncio.sleep(0.2)
+        psutil.Process(read(out, "run.json")["target"]["engine_pid"]).kill()
+        try:
+            code = await run
+        except TargetError as error:  # its end is known before that of the swarm
+            code = error.exit_code
+        assert "vllm was ended by SIGKILL" in str(await target.wait_died())
+    assert code == read(out, "run.json")["exit_code"] == TARGET_DIED
+    assert not any(map(psutil.pid_exists, pids))
+    assert "Traceback" not in capfd.readouterr().err
+    assert "ok" in {row["outcome"] for row in rows(out)}
+    assert read(out, "run.json")["host_died"] is True
