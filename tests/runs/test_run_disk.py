@@ -84,7 +84,8 @@ def test_a_last_entry_that_cannot_be_written_is_told(host: HostProcess, tmp_path
 
     def block() -> None:
         wait_until(lambda: workers_with_rows(out, 5) == {"0"})
-        (out / "run.json.tmp").mkdir()
+        (out / "run.json").unlink()
+        (out / "run.json").mkdir()
 
     ran = ran_on(host, out, resource.RLIM_INFINITY, block, "-t", "4s")
     assert ran.code == 6, ran.output
