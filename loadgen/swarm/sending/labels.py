@@ -44,7 +44,9 @@ class Labels:
     def kv_scope(self, body_extra: Mapping[str, Any] | None) -> str:
         """The fields of `KV_SCOPE` in which a request is unlike all others, with the model's name
         and digests of the others, which may be secrets; "" is none."""
-        own = {**self._scope, **(body_extra or {})}
+        if not body_extra:
+            return ""
+        own = {**self._scope, **body_extra}
         unlike = {name: str(own[name]) for name in KV_SCOPE if own[name] != self._scope[name]}
         return " ".join(
             f"{name}={text if name == 'model' else sha256(text.encode()).hexdigest()[:12]}"
