@@ -31,8 +31,8 @@ def report(directory: Path) -> str:
 
 
 def musts_table(found: Sequence[Must]) -> str:
-    """Each must with what was measured."""
-    return table(("must", "at most", "measured", "of", ""), map(_cells, found))
+    """Each must with what was found, on real engines or on a virtual clock."""
+    return table(("must", "at most", "found", "of", ""), map(_cells, found))
 
 
 def _cells(must: Must) -> tuple[str, ...]:
