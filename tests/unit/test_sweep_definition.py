@@ -12,7 +12,8 @@ from loadgen.sweep.definition import Definition, read_definition
 from loadgen.sweep.matrix import CellEngine, CellPlan, Stretch, cells_of, stretches
 from loadgen.sweep.table import COLUMNS, FIGURES
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "sweep.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, REFERENCE = DOCS / "guides" / "sweep.md", DOCS / "reference"
 WRONG = {
     "unknown key": ('name = "x"\nrepeat = 2', "repeat: unknown key"),
     "no name": ("repeats = 2", "name: is missing"),
@@ -70,11 +71,16 @@ def test_the_example_on_the_page_is_a_sweep(tmp_path: Path) -> None:
     assert len(cells_of(read_definition(tmp_path / "sweep.toml"))) == 2 * 3 * 2 - 2 + 1
 
 
-def test_every_column_is_on_the_page() -> None:
+def test_every_column_is_on_the_page_or_in_the_reference() -> None:
     _, _, text = PAGE.read_text().partition("## cells.csv")
-    named = set(re.findall(r"`([^`]+)`", text))
+    reference = [REFERENCE / name for name in ("columns.md", "metrics.md")]
+    named, known = (
+        set(re.findall(r"`([^`]+)`", told))
+        for told in (text, "".join(page.read_text() for page in reference))
+    )
     of_metrics = re.compile(r"_(mean|p50|p95|p99)_ms$")
-    assert {of_metrics.sub("_…_ms", name) for name in (*COLUMNS, *FIGURES)} <= named
+    assert set(COLUMNS) <= named
+    assert {of_metrics.sub("_…_ms", name) for name in FIGURES} <= named | known
 
 
 def test_no_such_file(tmp_path: Path) -> None:
