@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from loadgen.workload.trace.reader import TraceChanges, TraceEntry, read_trace
 from loadgen.workload.trace.selection import Selection, survey
 from loadgen.workload.trace.workload import TracePacer, TraceWorkload
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "replay.md"
 MOONCAKE = [
     {"timestamp": 1000, "input_length": 1100, "output_length": 5, "hash_ids": [0, 7, 8]},
     {"timestamp": 1000, "input_length": 1030, "output_length": 9, "hash_ids": [0, 7, 9]},
@@ -76,6 +78,20 @@ def test_mooncake_has_times_lengths_and_shared_blocks(mooncake: Path) -> None:
     assert (first.at_s, first.input_tokens, first.output_tokens) == (1.0, 1100, 5)
     assert (first.block_ids, first.block_tokens) == ((0, 7, 8), 512)
     assert last.block_ids == (0,)
+
+
+def test_the_lines_that_the_guide_writes_are_a_trace(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    shared, reply = [*range(512)], [7, 7]
+    prompts = [shared, [*shared, 1], [*shared, 2], [5]]
+    lines = [names["trace_line"](1000 * n, each, reply) for n, each in enumerate(prompts)]
+    alone, one, other, short = entries(tmp_path, "\n".join(lines))
+    assert [each.input_tokens for each in (alone, one, other, short)] == [512, 513, 513, 1]
+    assert (other.at_s, other.output_tokens) == (2.0, 2)
+    assert alone.block_ids == one.block_ids[:1] == other.block_ids[:1]
+    assert len({alone.block_ids[0], one.block_ids[1], other.block_ids[1], *short.block_ids}) == 4
 
 
 @pytest.mark.parametrize(
