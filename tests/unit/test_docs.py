@@ -80,6 +80,7 @@ FOREIGN = {
     *("--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath"),
     *("--only", "--repeats", "--seconds", "--served", "--runs", "--for", "--more", "--epochs"),
     *("--kv-cache-dtype", "--set", "--wait", "--reuse-values", "--from-literal", "--patch-file"),
+    "--gpu-memory-utilization",
 }
 """Options of other programs, and of our benchmarks, that a page speaks of."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
