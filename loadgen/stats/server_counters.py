@@ -189,10 +189,10 @@ def server_figures(
     True when a counter went down on the way (the engine was restarted): figures made of counters
     are then None, peaks stand.
     """
-    course = ServerCourse()
+    totals = ServerAccumulator()
     for sample in (first, *between, last):
-        course.add(sample)
-    return course.figures()
+        totals.add(sample)
+    return totals.figures()
 
 
 def sum_of_replicas(samples: Sequence[ServerSample]) -> ServerSample:
@@ -214,7 +214,7 @@ def sum_of_replicas(samples: Sequence[ServerSample]) -> ServerSample:
     return ServerSample(samples[0].at_s, reachable, **summed)
 
 
-class ServerCourse:
+class ServerAccumulator:
     """Samples of a host in the order of time, in a space that does not grow with them.
 
     What was sampled until `warmup_s` counts only as the state before the rest. `told` says whether

@@ -114,7 +114,7 @@ class RunningEngine(Protocol):
         """Make a run in `out`; returns its exit code. Raises TargetError where the engine died."""
 
 
-class Bench(Protocol):
+class EngineLauncher(Protocol):
     """Where engines are started and runs are made."""
 
     def start(
@@ -144,7 +144,7 @@ def left_of(order: Sequence[Stretch], folder: SweepFolder) -> list[Stretch]:
 async def run_sweep(
     order: Sequence[Stretch],
     folder: SweepFolder,
-    bench: Bench,
+    launcher: EngineLauncher,
     durations: Durations,
     watch: SweepWatch,
 ) -> None:
@@ -154,7 +154,7 @@ async def run_sweep(
     `watch` is stopped: the run at work then is no finished cell. Raises TargetError after three
     runs in a row that came to nothing, and RecordError where nothing can be written any more.
     """
-    runner = _Runner(order, folder, bench, durations, watch)
+    runner = _Runner(order, folder, launcher, durations, watch)
     while runner.left and not watch.is_stopped():
         await runner.run_stretch()
 
@@ -176,12 +176,13 @@ class _Runner:
         self,
         order: Sequence[Stretch],
         folder: SweepFolder,
-        bench: Bench,
+        launcher: EngineLauncher,
         durations: Durations,
         watch: SweepWatch,
     ) -> None:
         self.left = left_of(order, folder)
-        self._folder, self._bench, self._durations, self._watch = folder, bench, durations, watch
+        self._folder, self._launcher = folder, launcher
+        self._durations, self._watch = durations, watch
         self._steps = sum(len(stretch.steps) for stretch in order)
         self._position = max((made.position for made in folder.made_cells()), default=0)
         self._deaths = 0
@@ -200,7 +201,7 @@ class _Runner:
         logs = self._folder.new_logs(engine)
         begun_s, is_started = time.monotonic(), False
         try:
-            async with self._bench.start(engine, tuple(steps), logs) as running:
+            async with self._launcher.start(engine, tuple(steps), logs) as running:
                 start_s = time.monotonic() - begun_s if engine.is_ours else None
                 is_sound = is_started = True
                 while is_sound and steps and not self._watch.is_stopped():
