@@ -20,6 +20,7 @@ from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import default_model_dir
 from loadgen.targets.target import start_target
 from loadgen.targets.trained_model import NAME, trained_model, trained_model_dir
+from rag_store.cli.output import aligned
 
 
 def targets_command(arguments: list[str]) -> int:
@@ -29,9 +30,7 @@ def targets_command(arguments: list[str]) -> int:
     )
     parser.add_argument("--targets", type=Path, help="a TOML file with targets of your own")
     catalog = load_catalog(parser.parse_args(arguments).targets)
-    width = max(map(len, catalog))
-    for name, spec in catalog.items():
-        tell(f"{name:{width}}  {spec.description}")
+    tell("\n".join(aligned((name, spec.description) for name, spec in catalog.items())))
     return 0
 
 

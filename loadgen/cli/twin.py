@@ -99,13 +99,6 @@ def _seconds(value: float) -> str:
     raise AssertionError("the last unit is taken for all that is smaller")
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Cells below each other."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
 def _calibrate_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm calibrate",
