@@ -64,8 +64,12 @@ def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str,
     target = _mapping(description, "target")
     facts[TARGET] = target.get("name") or description.get("host")
     facts.update(_target_arguments(target))
-    facts.update(_library(_mapping(description, "rag")))
-    return {name: _text(value) for name, value in facts.items()}
+    library = _mapping(description, "rag")
+    facts |= {f"rag.{name}": value for name, value in library.items() if "url" not in name}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        for name, value in facts.items()
+    }
 
 
 def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -83,12 +87,6 @@ def _locustfile(command_line: Sequence[str]) -> str:
     command = words.index("run") + 1 if "run" in words else len(words)
     named = words[command] if command < len(words) else ""
     return Path(DEFAULT_FILE if "run" in words and named[:1] in ("", "-") else named).stem
-
-
-def _library(rag: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in rag.items():
-        if "url" not in name:
-            yield f"rag.{name}", value
 
 
 def _target_arguments(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -116,7 +114,3 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             values = [value] if value else []
         else:
             values.append(word)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -247,9 +247,4 @@ def _load(load: float, judgement: LoadJudgement) -> dict[str, Any]:
 
 
 def _ends(interval: Interval | None) -> dict[str, float | None]:
-    """JSON has no infinity: an open end is null."""
-    ends = {"estimate": None, "low": None, "high": None}
-    if interval is None:
-        return dict(ends)
-    values = {name: getattr(interval, name) for name in ends}
-    return {name: value if abs(value) < float("inf") else None for name, value in values.items()}
+    return interval.to_json() if interval else {"estimate": None, "low": None, "high": None}
