@@ -11,7 +11,14 @@ from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cells, StudyCell
 from loadgen.errors import UsageError
 from loadgen.runs.exit_code import SATURATED
-from loadgen.sweep.definition import Definition, Options, Value, read_definition, text_of
+from loadgen.sweep.definition import (
+    Definition,
+    Options,
+    Value,
+    option_texts,
+    read_definition,
+    text_of,
+)
 from loadgen.sweep.matrix import CellPlan, cells_of
 from loadgen.sweep.runner import ASSUMED_OVERHEAD_S, ASSUMED_START_S, spoken
 from loadgen.sweep.table import Cell as MeasuredCell
@@ -123,7 +130,7 @@ class StudyPlan:
 
     def _cells(self, measured: Sequence[MeasuredCell]) -> Iterator[StudyCell]:
         for name, part in self.parts.items():
-            plans = [_settings(_texts(plan.options)) for plan in cells_of(part)]
+            plans = [_settings(option_texts(plan.options)) for plan in cells_of(part)]
             for each in measured:
                 settings = _settings({**each.options, **each.axes})
                 if settings in plans:
@@ -187,10 +194,6 @@ def _own(cell: Options, alike: Options) -> Options:
 
 def _placed(value: Value, corpora: Path) -> Value:
     return value.replace(CORPORA, str(corpora)) if isinstance(value, str) else value
-
-
-def _texts(options: Options) -> dict[str, str]:
-    return {key: text_of(key, value) for key, value in options.items()}
 
 
 def _settings(texts: Mapping[str, str]) -> dict[str, str]:

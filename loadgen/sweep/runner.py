@@ -13,7 +13,7 @@ from loadgen.runs.directory import recording, unrecorded
 from loadgen.runs.exit_code import UNRECORDED
 from loadgen.runs.recorded import SUMMARY_JSON
 from loadgen.sweep.folder import SweepFolder
-from loadgen.sweep.matrix import CellEngine, Stretch, SweepStep
+from loadgen.sweep.matrix import CellEngine, Stretch, SweepStep, axes_title
 from loadgen.sweep.table import WHOLE, Cell, MadeCell, write_table
 
 ASSUMED_START_S, ASSUMED_OVERHEAD_S = 40.0, 5.0
@@ -100,7 +100,7 @@ def made_line(cell: Cell) -> str:
         figures.append(f"decides nothing, exit code {cell.exit_code}: {cell.fault}")
     elif cell.exit_code:
         figures.append(f"exit code {cell.exit_code}")
-    name = ", ".join(f"{key} {text}" for key, text in cell.axes.items() if text) or cell.cell_id
+    name = axes_title(cell.axes) or cell.cell_id
     return f"{name}, repeat {cell.repeat}: {', '.join(figures)}"
 
 

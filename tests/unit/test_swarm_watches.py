@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadgen.stats.clock import RunClock
-from loadgen.stats.server_metrics import ServerSample
+from loadgen.stats.server_counters import ServerSample
 from loadgen.swarm.leading.watches import Scraper, ServerWatch, _lives, sources_of
 
 KEY = {"Authorization": "Bearer secret"}

@@ -18,13 +18,8 @@ from loadgen.client.host import Host
 from loadgen.errors import HostError
 from loadgen.stats.clock import RunClock
 from loadgen.stats.memory import GpuMemory
-from loadgen.stats.server_counters import ServerAccumulator
-from loadgen.stats.server_metrics import (
-    MetricsScraper,
-    MetricsSource,
-    MetricsSources,
-    ServerSample,
-)
+from loadgen.stats.server_counters import ServerAccumulator, ServerSample
+from loadgen.stats.server_metrics import MetricsScraper, MetricsSource, MetricsSources
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.targets.catalog import usual_series
