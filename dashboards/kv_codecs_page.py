@@ -7,14 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import (
-    SERIES_COLOURS,
-    finish,
-    legend_below,
-    new_axes,
-    new_figure,
-    save_svg,
-)
+from dashboards.figures.style import finished, marked_line, new_axes, new_figure, save_svg
 from dashboards.studies.answer import MarkdownTable, written
 from dashboards.studies.page import Provenance
 from dashboards.studies.wording import percent
@@ -151,14 +144,6 @@ def _picture(trial: CodecTrial) -> Figure:
     for at, family in enumerate(FAMILIES):
         shown = [row for row in trial.rows if row.deltas in ("", CHOSEN)]
         own = [row for row in shown if row.codec.split()[0] == family]
-        axes.plot(
-            [100 * row.share for row in own],
-            [max(row.kl_nats, 1e-6) for row in own],
-            marker="o",
-            color=SERIES_COLOURS[at],
-            label=family,
-        )
+        marked_line(axes, [(100 * row.share, max(row.kl_nats, 1e-6)) for row in own], at, family)
     axes.set_yscale("log")
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)

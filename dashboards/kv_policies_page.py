@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from dashboards.figures.style import (
     SERIES_COLOURS,
-    finish,
-    legend_below,
+    finished,
     new_axes,
     new_figure,
     save_svg,
+    series_colour,
 )
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, written
@@ -295,9 +295,7 @@ def frontier(rows: Sequence[PolicyRow]) -> Figure:
                 )
         if name == "perplexity_decode" and axes.has_data():
             axes.set_yscale("log")
-        finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def times_taken(rows: Sequence[PolicyRow]) -> Figure:
@@ -324,6 +322,5 @@ def _reach(value: RepeatSpread, scale: float = 1) -> list[list[float]]:
 
 
 def _dress(at: int) -> dict[str, Any]:
-    colour = SERIES_COLOURS[at % len(SERIES_COLOURS)]
     marker = MARKERS[at // len(SERIES_COLOURS) % len(MARKERS)]
-    return {"color": colour, "marker": marker, "capsize": 3, "linestyle": "none"}
+    return {"color": series_colour(at), "marker": marker, "capsize": 3, "linestyle": "none"}

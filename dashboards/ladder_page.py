@@ -9,14 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import (
-    SERIES_COLOURS,
-    finish,
-    legend_below,
-    new_axes,
-    new_figure,
-    save_svg,
-)
+from dashboards.figures.style import finished, marked_line, new_axes, new_figure, save_svg
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, written
 from dashboards.studies.page import Provenance, page_head
@@ -283,38 +276,24 @@ def _picture(ladder: Ladder) -> Figure:
     _draw_generation(new_axes(figure, "time, s", "generated tokens", "", (1, 3, 1)), ladder)
     _draw_batches(new_axes(figure, "tokens/s", "batch", "", (1, 3, 2)), ladder)
     _draw_memory(new_axes(figure, "memory, MB", "batch", "", (1, 3, 3)), ladder)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _draw_generation(axes: Axes, ladder: Ladder) -> None:
     prompt = min(row.prompt_tokens for row in ladder.generation)
     for at, has_cache in enumerate((False, True)):
-        own = [
-            row
+        points = [
+            (row.generated_tokens, row.seconds)
             for row in ladder.generation
             if row.has_cache is has_cache and row.prompt_tokens == prompt
         ]
-        axes.plot(
-            [row.generated_tokens for row in own],
-            [row.seconds for row in own],
-            marker="o",
-            color=SERIES_COLOURS[at],
-            label=CACHED[has_cache],
-        )
+        marked_line(axes, points, at, CACHED[has_cache])
     axes.set_yscale("log")
-    finish(axes)
 
 
 def _draw_batches(axes: Axes, ladder: Ladder) -> None:
-    axes.plot(
-        [row.batch for row in ladder.batches],
-        [row.tokens_per_s for row in ladder.batches],
-        marker="o",
-        color=SERIES_COLOURS[1],
-    )
+    marked_line(axes, [(row.batch, row.tokens_per_s) for row in ladder.batches], 1)
     axes.set_xscale("log", base=2)
-    finish(axes)
 
 
 def _draw_memory(axes: Axes, ladder: Ladder) -> None:
@@ -324,13 +303,6 @@ def _draw_memory(axes: Axes, ladder: Ladder) -> None:
             for row in ladder.allocation
             if _way(row) == way and row.peak_bytes is not None
         ]
-        axes.plot(
-            [batch for batch, _ in own],
-            [megabytes for _, megabytes in own],
-            marker="o",
-            color=SERIES_COLOURS[at % len(SERIES_COLOURS)],
-            label=way,
-        )
+        marked_line(axes, own, at, way)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    finish(axes)

@@ -13,14 +13,21 @@ from dashboards.figures.prompt_length import clouds, computed_cloud, prompt_leng
 from dashboards.figures.rates import cached_share, outcomes, throughput
 from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.retrieval import RetrievalSeries, labels, retrieval
-from dashboards.figures.server import Servers, ServerSeries, hit_rate, kv_usage, memory, tells_hits
+from dashboards.figures.server import (
+    MEMORY,
+    Servers,
+    ServerSeries,
+    hit_rate,
+    kv_usage,
+    memory,
+    tells_hits,
+)
 from dashboards.figures.style import svg_text
 from dashboards.figures.timeline import described, most_rows, timeline
 from dashboards.report.run_files import ReportedRun
 from dashboards.report.wording import number
 
 Runs = Mapping[str, DrawnRequests]
-_MEMORY = ("engine_rss_mb", "lmcache_rss_mb", "gpu_memory_mb", "lmcache_l1_memory_usage_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,7 @@ def _of_servers(servers: Servers) -> Iterator[Picture]:
         dotted = "; waiting is dotted" if len(servers) > 1 else ""
         caption = f"Share of the KV cache in use, and requests running and waiting{dotted}."
         yield picture("kv-usage", kv_usage(servers), caption)
-    if any(_known(each, _MEMORY) for each in known):
+    if any(_known(each, [*MEMORY]) for each in known):
         caption = "Resident memory of what kvswarm started; GPUs with all who use them."
         yield picture("memory", memory(servers), caption)
 

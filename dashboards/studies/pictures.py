@@ -17,6 +17,7 @@ from dashboards.figures.style import (
     new_axes,
     new_figure,
     plain,
+    series_colour,
 )
 from dashboards.studies.cell import COMPUTED, FIRST, Cells, middle_of
 from dashboards.studies.wording import count, crowd
@@ -78,12 +79,11 @@ def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
         y = [middle_of(line.figure, values) for _, values in line.points]
         low = [middle - min(values) for middle, (_, values) in zip(y, line.points, strict=True)]
         high = [max(values) - middle for middle, (_, values) in zip(y, line.points, strict=True)]
-        colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
         axes.errorbar(
             x,
             y,
             yerr=[low, high],
-            color=colour,
+            color=series_colour(index),
             marker=MARKERS[index % len(MARKERS)],
             linestyle="--" if line.dashed else "-",
             capsize=3,
