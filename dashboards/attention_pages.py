@@ -14,9 +14,9 @@ from dashboards.figures.style import (
     save_svg,
     series_colour,
 )
-from dashboards.studies.answer import MarkdownTable, written
+from dashboards.studies.answer import MarkdownTable, in_short, written
 from dashboards.studies.page import Provenance, page_head
-from dashboards.studies.wording import percent, times
+from dashboards.studies.wording import megabytes, percent, times
 from kv_policies.exact_attention import AttentionRow
 from kv_policies.gqa_training import GqaResult
 
@@ -41,7 +41,7 @@ def write_attention_page(
             " softmax, and by torch's fused kernel.",
             made,
         ),
-        "## In short\n\n" + "\n".join(f"- {each}" for each in attention_findings(rows, paged)),
+        in_short(attention_findings(rows, paged)),
         f"![Time and memory of each against the length of the sequence]({ATTENTION_SVG})",
         _attention_table(rows).markdown,
         "Bytes moved are derived, as if fast memory held one tile; memory is the high-water mark"
@@ -84,8 +84,8 @@ def _attention_table(rows: Sequence[AttentionRow]) -> MarkdownTable:
                 f"{row.tokens:,}",
                 row.kernel,
                 f"{row.ms:.3g} ms",
-                "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.3g} MB",
-                f"{row.moved_bytes / 1e6:,.3g} MB",
+                megabytes(row.peak_bytes),
+                megabytes(row.moved_bytes),
                 f"{row.error:.1e}",
             )
             for row in rows
@@ -117,7 +117,7 @@ def write_gqa_page(results: Sequence[GqaResult], made: Provenance, folder: Path)
             " the same seeds on the same text.",
             made,
         ),
-        "## In short\n\n" + "\n".join(f"- {each}" for each in gqa_findings(results)),
+        in_short(gqa_findings(results)),
         f"![Loss on held-out text against training steps, of each variant]({GQA_SVG})",
         _gqa_table(results).markdown,
         "Losses are nats a byte on text that nothing was trained on, means over the seeds with"

@@ -1,6 +1,5 @@
 """The page about codecs of KV: bytes against error, speed, from which bandwidth on each pays."""
 
-import csv
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -8,8 +7,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from dashboards.figures.style import finished, marked_line, new_axes, new_figure, save_svg
-from dashboards.studies.answer import MarkdownTable, written
-from dashboards.studies.page import Provenance
+from dashboards.studies.answer import MarkdownTable, in_short, write_rows, written
+from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import percent
 from kv_policies.codec_trial import CHOSEN, COMPARED, CodecRow, CodecTrial
 
@@ -24,22 +23,20 @@ def write_codecs_page(trial: CodecTrial, made: Provenance, folder: Path) -> Path
     """Page, picture, CSV and the profile of CacheGen, for use, into a folder that is there."""
     trial.profile.write(folder / PROFILE)
     save_svg(_picture(trial), folder / SVG)
-    with (folder / CSV).open("w", newline="", encoding="utf-8") as file:
-        rows = [asdict(row) for row in trial.rows]
-        writer = csv.DictWriter(file, [*rows[0]])
-        writer.writeheader()
-        writer.writerows(rows)
+    rows = [asdict(row) for row in trial.rows]
+    write_rows(folder / CSV, [*rows[0]], rows)
     return written(folder / PAGE, _blocks(trial, made))
 
 
 def _blocks(trial: CodecTrial, made: Provenance) -> Iterator[str]:
-    yield (
-        "# Codecs of KV: bytes, error, speed\n\nWhat a chunk of KV takes on its way to a slower"
-        " tier, and what the model says after reading it back. Profiles were fitted to other texts"
-        f" than those reported.\n\n<!-- needs: model -->\n```sh\n{made.command}\n```\n\n"
-        f"{made.words} All figures are in [{CSV}]({CSV})."
+    head = page_head(
+        "Codecs of KV: bytes, error, speed",
+        "What a chunk of KV takes on its way to a slower tier, and what the model says after"
+        " reading it back. Profiles were fitted to other texts than those reported.",
+        made,
     )
-    yield "## In short\n\n" + "\n".join(f"- {each}" for each in codec_findings(trial))
+    yield f"{head} All figures are in [{CSV}]({CSV})."
+    yield in_short(codec_findings(trial))
     yield f"![KL of what the model says against the bytes of a token, by codec]({SVG})"
     yield _table(trial).markdown
     yield (

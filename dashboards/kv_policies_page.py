@@ -17,7 +17,7 @@ from dashboards.figures.style import (
 )
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, written
-from dashboards.studies.page import Provenance
+from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import duration, percent, times
 from kv_policies.rows import PolicyRow, RepeatSpread
 
@@ -45,11 +45,14 @@ def write_policies_page(
 
 
 def _blocks(rows: Sequence[PolicyRow], note: str, measured: Provenance) -> Iterator[str]:
-    yield (
-        "# KV cache policies: meaning, memory and time\n\nWhat a cache may drop or round of the"
-        " keys and values it holds, and what a model can still do then.\n\n```sh\n"
-        f"{measured.command}\n```\n\n{measured.words} All figures are in [{CSV}]({CSV})."
+    head = page_head(
+        "KV cache policies: meaning, memory and time",
+        "What a cache may drop or round of the keys and values it holds, and what a model can"
+        " still do then.",
+        measured,
+        needs="",
     )
+    yield f"{head} All figures are in [{CSV}]({CSV})."
     if note:
         yield f"**{note}**"
     yield "## In short"

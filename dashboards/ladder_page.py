@@ -1,6 +1,5 @@
 """The page of `kvswarm ladder`: what a cache, a batch and blocks buy, each with a sentence."""
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from matplotlib.figure import Figure
 
 from dashboards.figures.style import finished, marked_line, new_axes, new_figure, save_svg
 from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable, written
+from dashboards.studies.answer import MarkdownTable, write_rows, written
 from dashboards.studies.page import Provenance, page_head
-from dashboards.studies.wording import count, duration, memory, percent, times
+from dashboards.studies.wording import count, duration, megabytes, memory, percent, times
 from kv_policies.decode_profile import KernelRow
 from kv_policies.generation import BatchRow, GenerationRow
 from kv_policies.kv_allocation import AllocationRow, CapacityRow
@@ -45,10 +44,7 @@ class Ladder:
 
 def write_ladder_page(ladder: Ladder, made: Provenance, folder: Path) -> Path:
     """Page, picture and CSV into a folder that is there."""
-    with (folder / CSV).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(long_rows(ladder))
+    write_rows(folder / CSV, COLUMNS, long_rows(ladder))
     save_svg(_picture(ladder), folder / SVG)
     return written(folder / PAGE, _blocks(ladder, made))
 
@@ -195,7 +191,7 @@ def _generation_table(rows: Sequence[GenerationRow]) -> MarkdownTable:
                 count(row.generated_tokens),
                 duration(1000 * row.seconds),
                 duration(row.step_ms),
-                _memory(row.kv_bytes if row.has_cache else None),
+                megabytes(row.kv_bytes if row.has_cache else None),
             )
             for row in rows
         ),
@@ -210,8 +206,8 @@ def _batch_table(rows: Sequence[BatchRow]) -> MarkdownTable:
                 f"{row.batch}",
                 f"{row.tokens_per_s:,.3g}",
                 duration(row.step_ms),
-                _memory(row.kv_bytes),
-                _memory(row.peak_bytes),
+                megabytes(row.kv_bytes),
+                megabytes(row.peak_bytes),
             )
             for row in rows
         ),
@@ -232,14 +228,10 @@ def _allocation_table(rows: Sequence[AllocationRow]) -> MarkdownTable:
     return MarkdownTable(
         ("memory of a batch of", *(f"{batch}" for batch in batches)),
         (
-            ("tokens themselves", *(_memory(used[batch]) for batch in batches)),
-            *((way, *(_memory(peaks[way, batch]) for batch in batches)) for way in ways),
+            ("tokens themselves", *(megabytes(used[batch]) for batch in batches)),
+            *((way, *(megabytes(peaks[way, batch]) for batch in batches)) for way in ways),
         ),
     )
-
-
-def _memory(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / 1e6:,.3g} MB"
 
 
 def _capacity_table(rows: Sequence[CapacityRow]) -> MarkdownTable:
@@ -275,7 +267,7 @@ def _picture(ladder: Ladder) -> Figure:
     figure = new_figure(11.0, 4.2)
     _draw_generation(new_axes(figure, "time, s", "generated tokens", "", (1, 3, 1)), ladder)
     _draw_batches(new_axes(figure, "tokens/s", "batch", "", (1, 3, 2)), ladder)
-    _draw_memory(new_axes(figure, "memory, MB", "batch", "", (1, 3, 3)), ladder)
+    _drawmegabytes(new_axes(figure, "memory, MB", "batch", "", (1, 3, 3)), ladder)
     return finished(figure)
 
 
@@ -296,7 +288,7 @@ def _draw_batches(axes: Axes, ladder: Ladder) -> None:
     axes.set_xscale("log", base=2)
 
 
-def _draw_memory(axes: Axes, ladder: Ladder) -> None:
+def _drawmegabytes(axes: Axes, ladder: Ladder) -> None:
     for at, way in enumerate(dict.fromkeys(map(_way, ladder.allocation)), 2):
         own = [
             (row.batch, row.peak_bytes / 1e6)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable, StudyAnswer
-from dashboards.studies.cell import COMPUTED, OFFLOAD, SAME, Cells
+from dashboards.studies.answer import NOT_MEASURED, MarkdownTable, StudyAnswer
+from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, P50, SAME, Cells
 from dashboards.studies.requests import answered
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.tier_arms import (
@@ -15,9 +15,6 @@ from dashboards.studies.tier_arms import (
     EXTERNAL,
     KINDS,
     LOADED,
-    NATIVE,
-    NOT_MEASURED,
-    P50,
     STORED,
     TIERED,
     Arm,
@@ -49,7 +46,7 @@ def hit(cells: Cells) -> StudyAnswer:
     question = "What does a hit from a tier cost, against computing?"
     small, large = small_and_large(cells)
     if not small or not large:
-        return StudyAnswer(question, NOT_MEASURED)
+        return StudyAnswer(question, (NOT_MEASURED,))
     rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
     for target in KINDS:
         parts = cells.where(target=target).by("l1_gb")
@@ -63,7 +60,7 @@ def hit(cells: Cells) -> StudyAnswer:
         f"The first token comes after {duration(computing)} where the context is computed, and"
         f" after {said}: medians, of a tier over runs in which most prompt tokens came from it."
         if computing is not None and said
-        else NOT_MEASURED[0]
+        else NOT_MEASURED
     )
     return StudyAnswer(
         question,

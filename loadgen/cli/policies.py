@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.attention import NAMED, attention_command, train_gqa_command
-from loadgen.cli.made_by import measured_now, on_device, told
+from loadgen.cli.made_by import measured_now, told
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import model_named
@@ -122,7 +122,7 @@ def _made(command: str, out: Path, *, is_new: bool) -> "Provenance":
     noted = read_object(out / MEASURED)
     if is_new or noted.keys() != {each.name for each in fields(Provenance)}:
         at_s = max(each.stat().st_mtime for each in out.glob("policy-*.json"))
-        noted = asdict(on_device(measured_now("", NAMED, at_s), device_of(out)))
+        noted = asdict(measured_now((), NAMED, at_s, device_of(out)))
         write_object(out / MEASURED, noted)
     return Provenance(**noted | {"command": command})
 

@@ -103,7 +103,7 @@ def _contrasts(cells: Cells, labels: Sequence[str], more: str = "") -> Contrasts
 
 def _against_prompts(cells: Cells) -> Contrast:
     none, kv = (cells.where(target=ORDERED, labels=label) for label in ("none", "kv"))
-    return contrast(none, kv, ("by the prompts alone", "by KV's label"), "ttft_ms.mean")
+    return contrast(none, kv, ("by the prompts alone", "by KV's label"))
 
 
 def _right(found: dict[str, Cells]) -> Iterator[str]:
