@@ -206,11 +206,8 @@ def _drawn(figure: Figure, background: str, salt: str) -> str:
         # Text stays text: whoever shows the SVG has the letters that our font has not.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(target, format="svg", facecolor=background, metadata={"Date": None})
-    return _slim(target.getvalue())
-
-
-def _slim(markup: str) -> str:
-    """Without what nobody sees or refers to."""
+    markup = target.getvalue()
+    # Without what nobody sees or refers to.
     used = set(_REFERENCE.findall(markup))
     markup = _ID.sub(lambda found: found[0] if found[1] in used else "", markup)
     return _PLACES.sub(lambda found: _DECIMALS.sub(_to_hundredths, found[0]), markup)

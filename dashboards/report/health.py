@@ -66,8 +66,8 @@ def checks(run: ReportedRun, figures: RunFigures) -> list[Check]:
         *steady_checks(run),
         *_client(run),
         _engine(run, figures),
-        _cache_state(run),
-        *_notes(run),
+        _CACHE.get(str(run.description.get("cache_state")), _UNKNOWN_CACHE),
+        *(Check("note", "note", str(note)) for note in run.description.get("notes") or []),
     ]
 
 
@@ -233,16 +233,7 @@ _CACHE: dict[str, Check] = {
     "simulated": Check("simulated", "doubt", "no server answered: `kvswarm simulate` made it"),
     "warm": Check("caches", "doubt", "kept from an earlier swarm (--keep-cache)"),
 }
-
-
-def _cache_state(run: ReportedRun) -> Check:
-    unknown = Check("caches", "unknown", "what they held at the start is not known")
-    return _CACHE.get(str(run.description.get("cache_state")), unknown)
-
-
-def _notes(run: ReportedRun) -> Iterator[Check]:
-    for note in run.description.get("notes") or []:
-        yield Check("note", "note", str(note))
+_UNKNOWN_CACHE = Check("caches", "unknown", "what they held at the start is not known")
 
 
 def steady_checks(run: ReportedRun) -> Iterator[Check]:

@@ -95,7 +95,8 @@ class Contrast:
         if row is None or row.change is None:
             return []
         ends = row.change.low, row.change.estimate, row.change.high
-        return [_changed(row.statistic, part) for part in ends]
+        is_share = row.statistic.metric.form == "share"
+        return [f"{100 * part:+.1f} points" if is_share else change(part) for part in ends]
 
 
 def contrast(base: Cells, new: Cells, names: tuple[str, str], metric: str = MEAN) -> Contrast:
@@ -168,10 +169,6 @@ def _shown(statistic: Statistic, value: float) -> str:
     if unit == "%":
         return f"{100 * value:.1f} %"
     return f"{value:.3g} {'per second' if unit == '1/s' else unit}"
-
-
-def _changed(statistic: Statistic, part: float) -> str:
-    return f"{100 * part:+.1f} points" if statistic.metric.form == "share" else change(part)
 
 
 _UNKNOWN = {

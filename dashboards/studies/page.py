@@ -56,7 +56,9 @@ def measured_by(command: str, cells: Sequence[SweepCell]) -> Provenance:
     ]
     return Provenance(
         command,
-        _between(min(begun), max(begun)) if begun else "at an unknown time",
+        f"from {_minute(min(begun))} to {_minute(max(begun))} UTC"
+        if begun
+        else "at an unknown time",
         _each(described, _machine_of) or "an unknown machine",
         _each(described, _versions_of) or "unknown versions",
     )
@@ -94,11 +96,8 @@ def _versions_of(run: RecordedRun) -> str:
     return ", ".join(f"{name} {versions[name]}" for name in NAMED if versions.get(name))
 
 
-def _between(first_s: float, last_s: float) -> str:
-    first, last = (
-        time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment_s)) for moment_s in (first_s, last_s)
-    )
-    return f"from {first} to {last} UTC"
+def _minute(moment_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment_s))
 
 
 DISTURBED, MOST_LINES = 0.25, 6

@@ -95,7 +95,8 @@ def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(ticks, [f"{tick:g}" if tick < 10 else count(tick) for tick in ticks])
-    _from_zero(axes, [value for line in lines for _, values in line.points for value in values])
+    highest = max((max(values) for line in lines for _, values in line.points), default=0)
+    axes.set_ylim(0, 1.12 * highest or 1)  # some air above, where there is anything to see
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
     axes.grid(axis="y", alpha=0.3)
 
@@ -139,11 +140,6 @@ def _draw_cloud(axes: Axes, cloud: PointCloud, colour: str) -> None:
     if cloud.fit is not None and len(cloud.x):
         ends = np.asarray([cloud.x.min(), cloud.x.max()])
         axes.plot(ends, np.maximum(cloud.fit.intercept + cloud.fit.slope * ends, 0), color=colour)
-
-
-def _from_zero(axes: Axes, values: Sequence[float]) -> None:
-    """With some air above, where there is anything to see."""
-    axes.set_ylim(0, 1.12 * max(values, default=0) or 1)
 
 
 @dataclass(frozen=True, slots=True)

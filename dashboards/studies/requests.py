@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
+from dashboards.figures.requests import context_changes
 from dashboards.studies.cell import Cells
 from dashboards.studies.contrast import LEVEL
 from dashboards.studies.wording import percent
@@ -40,7 +41,7 @@ def turns(requests: Requests) -> tuple[int, int]:
         of_batch = batches == batch
         order = np.argsort(first_token_s[of_batch], kind="stable")
         served = contexts[of_batch][order]
-        taken += 1 + int((served[1:] != served[:-1]).sum())
+        taken += 1 + context_changes(served)
         fewest += len(np.unique(served))
     return taken, fewest
 

@@ -14,7 +14,6 @@ from loadgen.runs.exit_code import SATURATED
 from loadgen.sweep.definition import (
     Definition,
     Options,
-    Value,
     option_texts,
     read_definition,
     text_of,
@@ -75,10 +74,17 @@ class StudyPlan:
                     raise part.error("", name, f"must be as in the other parts of {self.name}")
         cells: list[Options] = []
         for plan in self._plans():
-            options = {key: _placed(value, corpora) for key, value in plan.options.items()}
+            options = {
+                key: value.replace(CORPORA, str(corpora)) if isinstance(value, str) else value
+                for key, value in plan.options.items()
+            }
             if options not in cells:
                 cells.append(options)
-        alike = _alike(cells)
+        alike = {
+            key: value
+            for key, value in cells[0].items()
+            if all(each.get(key) == value for each in cells)
+        }
         return Definition(
             name=self.name,
             options=alike,
@@ -177,11 +183,6 @@ def _overlaid(part: Definition, every: Mapping[str, Any], own: Mapping[str, Any]
     return replace(part, **{**every, **own, **tables})
 
 
-def _alike(cells: Sequence[Options]) -> Options:
-    first = cells[0]
-    return {key: value for key, value in first.items() if all(c.get(key) == value for c in cells)}
-
-
 def _key(options: Options, names: Sequence[str]) -> frozenset[tuple[str, str]]:
     return frozenset((name, text_of(name, options[name])) for name in names if name in options)
 
@@ -190,10 +191,6 @@ def _own(cell: Options, alike: Options) -> Options:
     """What is not alike in all, with what is needed for an engine first: it names the runs."""
     order = [*(key for key in ENGINE if key in cell), *cell]
     return {key: cell[key] for key in dict.fromkeys(order) if key not in alike}
-
-
-def _placed(value: Value, corpora: Path) -> Value:
-    return value.replace(CORPORA, str(corpora)) if isinstance(value, str) else value
 
 
 def _settings(texts: Mapping[str, str]) -> dict[str, str]:

@@ -89,7 +89,9 @@ def advise_command(arguments: list[str]) -> int:
     else:
         tell("\n".join(command_line(each) for _, each in runs) or "  nothing was found")
     if parsed.output is not None:
-        _draw(advice, parsed.output)
+        with needs("report", "drawing"):
+            from dashboards.figures.frontier import draw_frontier
+        save_picture(draw_frontier(advice), parsed.output)
     return 0 if parsed.verify is None else _verify_all(advice, runs or [], parsed.verify)
 
 
@@ -246,12 +248,6 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
         name = f"+ tier of {tier.tier_tokens:,}", f"at {tier.bytes_per_s / 1e9:.3g} GB/s"
         row = (*name, f"{tier.value:,.0f} ms", kept, f"{computed:,.0f}", "")
         yield (*row, "") if has_cost else row
-
-
-def _draw(advice: "Advice", path: Path) -> None:
-    with needs("report", "drawing"):
-        from dashboards.figures.frontier import draw_frontier
-    save_picture(draw_frontier(advice), path)
 
 
 def _verify_all(

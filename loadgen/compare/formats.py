@@ -15,7 +15,6 @@ from loadgen.compare import wording
 from loadgen.compare.comparison import ComparedMetric, Comparison
 from loadgen.compare.gate import Outcome, junit
 from loadgen.compare.judgement import LimitJudgement
-from loadgen.compare.metrics import figure
 from loadgen.compare.pairs import Agreement
 
 
@@ -121,9 +120,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     yield _line(("metric", "base", "new", "change", f"{level} interval", "verdict"))
     yield "|---|---:|---:|---:|---:|---|"
     for row in comparison.rows:
-        figures = (figure(row.statistic, value) for value in (row.base, row.new))
-        shown = (*figures, wording.change(row), wording.bounds(row), wording.verdict(row))
-        yield _line((f"`{row.statistic.name}`", *shown))
+        yield _line((f"`{row.statistic.name}`", *wording.cells(row)))
     if comparison.judgements:
         yield "\n" + _line(("limit", "gate", "found"))
         yield "|---|---|---|"
@@ -190,14 +187,8 @@ def _rows(comparison: Comparison) -> Table:
         table.add_column(title, justify="right")
     table.add_column("verdict")
     for row in comparison.rows:
-        table.add_row(
-            row.statistic.name,
-            figure(row.statistic, row.base),
-            figure(row.statistic, row.new),
-            wording.change(row),
-            wording.bounds(row),
-            Text(wording.verdict(row), COLOURS.get(row.verdict, "")),
-        )
+        *shown, verdict = wording.cells(row)
+        table.add_row(row.statistic.name, *shown, Text(verdict, COLOURS.get(row.verdict, "")))
     return table
 
 

@@ -23,6 +23,12 @@ def plain(name: str) -> str:
     return without_formula(kept)
 
 
+def cells(row: ComparedMetric) -> tuple[str, ...]:
+    """What tables show of it: both figures, the change, its interval and the verdict."""
+    figures = (figure(row.statistic, value) for value in (row.base, row.new))
+    return (*figures, change(row), bounds(row), verdict(row))
+
+
 def change(row: ComparedMetric) -> str:
     """The difference without its interval: `-57.0 % (2.3 times as fast)`."""
     if row.change is None:

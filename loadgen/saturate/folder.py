@@ -1,6 +1,6 @@
 """The directory of a search: what it is, its trials, its table and its result."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,9 @@ class SearchFolder:
 
     def write_table(self, state: SearchState) -> None:
         """`trials.csv`, replaced in one step."""
-        write_whole(self.path / TRIALS_CSV, to_csv(_rows(points_of(state))).encode())
+        names = [each.name for each in fields(Point)]
+        rows = ([getattr(point, name) for name in names] for point in points_of(state))
+        write_whole(self.path / TRIALS_CSV, to_csv([names, *rows]).encode())
 
     def write_result(self, state: SearchState, ending: Ending, said: Sequence[str]) -> None:
         """`saturate.json`."""
@@ -219,12 +221,6 @@ def _step(note: Path) -> TrialStep:
         if not isinstance(found.get(each.name), int | float):
             raise malformed(note, f"{each.name} is {found.get(each.name)!r}")
     return TrialStep(**{each.name: found[each.name] for each in fields(TrialStep)})
-
-
-def _rows(points: Sequence[Point]) -> Iterator[Sequence[Any]]:
-    yield [each.name for each in fields(Point)]
-    for point in points:
-        yield [getattr(point, each.name) for each in fields(Point)]
 
 
 def _load(load: float, judgement: LoadJudgement) -> dict[str, Any]:

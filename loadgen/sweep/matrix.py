@@ -162,10 +162,7 @@ def stretches(
     found = []
     for numbers in passes:
         for engine in dice.sample(list(groups), len(groups)):
-            steps = [step for n in numbers for step in _shuffled(groups[engine], n, dice)]
+            own = groups[engine]
+            steps = [SweepStep(cell, n) for n in numbers for cell in dice.sample(own, len(own))]
             found.append(Stretch(engine, steps))
     return found
-
-
-def _shuffled(cells: Sequence[CellPlan], repeat: int, dice: random.Random) -> list[SweepStep]:
-    return [SweepStep(cell, repeat) for cell in dice.sample(cells, len(cells))]
