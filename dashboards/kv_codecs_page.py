@@ -123,16 +123,11 @@ def _table(trial: CodecTrial) -> MarkdownTable:
                 percent(row.top1_agreement),
                 f"{row.encode_mb_per_s:,.0f} MB/s",
                 f"{row.decode_mb_per_s:,.0f} MB/s",
-                _pays(trial, row),
+                "" if pays_from is None else f"{pays_from:,.3g} MB/s",
             )
-            for row in trial.rows
+            for row, pays_from in ((row, trial.pays_from_mb_per_s(row)) for row in trial.rows)
         ),
     )
-
-
-def _pays(trial: CodecTrial, row: CodecRow) -> str:
-    found = trial.pays_from_mb_per_s(row)
-    return "" if found is None else f"{found:,.3g} MB/s"
 
 
 def _picture(trial: CodecTrial) -> Figure:

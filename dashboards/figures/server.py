@@ -58,8 +58,8 @@ def hit_rates(series: ServerSeries) -> tuple[Floats, dict[str, Floats]]:
     grown = {name: _growth(series, name, edges) for name in names}
     rates = np.asarray(
         [
-            _rates({name: _told(values[span]) for name, values in grown.items()})
-            for span in range(len(edges) - 1)
+            _rates({name: None if np.isnan(v[at]) else float(v[at]) for name, v in grown.items()})
+            for at in range(len(edges) - 1)
         ],
         dtype=np.float64,
     ).reshape(-1, 2)
@@ -70,10 +70,6 @@ def _rates(rise: Mapping[str, float | None]) -> tuple[float, float]:
     sources = prompt_sources(rise)
     total = sum(sources) if sources else 0.0
     return (sources[1] / total, sources[2] / total) if sources and total else (np.nan, np.nan)
-
-
-def _told(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _growth(series: ServerSeries, name: str, edges: Floats) -> Floats:

@@ -151,7 +151,8 @@ def _lines(axis: str, cells: Sequence[Cell]) -> tuple[dict[str, list[Cell]], boo
         named: dict[str, list[Cell]] = {}
         ordered = {name: ["", *filter(None, values[name])] for name in kept}
         for cell in sorted(cells, key=partial(_place, ordered)):
-            named.setdefault(_name(cell, kept), []).append(cell)
+            name = ", ".join(f"{key} {cell.axes.get(key) or '-'}" for key in kept)
+            named.setdefault(name, []).append(cell)
         if len(named) <= MOST_LINES:
             return named, kept == others
         kept = kept[:-1]
@@ -161,10 +162,6 @@ def _lines(axis: str, cells: Sequence[Cell]) -> tuple[dict[str, list[Cell]], boo
 def _place(ordered: Mapping[str, list[str]], cell: Cell) -> list[int]:
     """Where it stands among others: without an option, before all of its values."""
     return [values.index(cell.axes.get(name, "")) for name, values in ordered.items()]
-
-
-def _name(cell: Cell, names: Sequence[str]) -> str:
-    return ", ".join(f"{name} {cell.axes.get(name) or '-'}" for name in names)
 
 
 def cells_table(cells: Sequence[Cell]) -> Table:

@@ -62,7 +62,7 @@ class StudyPlan:
     @property
     def name(self) -> str:
         """`task1` or `task1-quick`."""
-        return folder_name(self.study.name, self.quick)
+        return f"{self.study.name}-quick" if self.quick else self.study.name
 
     def merged(self, corpora: Path) -> Definition:
         """All parts as one sweep, so that they share engine starts; a cell that several parts have
@@ -152,11 +152,6 @@ class StudyPlan:
 def _each(figures: Mapping[str, float | None]) -> float | None:
     computed, requests = figures.get(COMPUTED), figures.get("requests")
     return computed / requests if computed is not None and requests else None
-
-
-def folder_name(study: str, quick: bool) -> str:
-    """Where the definitions of a study lie, and what its sweep is called."""
-    return f"{study}-quick" if quick else study
 
 
 def read_plan(study: Study, quick: bool) -> StudyPlan:

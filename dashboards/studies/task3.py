@@ -190,8 +190,8 @@ def documents(cells: Cells) -> StudyAnswer:
     """Accuracy and time of the labels against the number of documents to choose from."""
     cells = _counted(cells)
     shares = {size: share_right(part.counted) for size, part in cells.by("documents")}
-    known = {size: share for size, share in shares.items() if share is not None}
-    parts = [f"{share.words} with {count(float(size))} documents" for size, share in known.items()]
+    known = {size: share for size, share in shares.items() if share}
+    parts = [f"{share} with {count(float(size))} documents" for size, share in known.items()]
     panels = [
         ("Labels", "% right", [line_of("", cells, "documents", "label_accuracy", 100)]),
         ("Retrieval", "p50, ms", [line_of("", cells, "documents", "retrieval_p50_ms")]),

@@ -10,18 +10,8 @@ from loadgen.runs.directory import DEFAULT_FILE
 
 NOT_OF_THE_WORKLOAD = frozenset(
     (
-        *(
-            "out",
-            "drain",
-            "max_silence",
-            "max_failures",
-            "max_lag_ms",
-            "keep_cache",
-            "model",
-            "seed",
-            "rag_url",
-        ),
-        *("metrics_port", "metrics_host", "warmup", "gate", "require_proof"),
+        *("out", "drain", "max_silence", "max_failures", "max_lag_ms", "keep_cache", "model"),
+        *("seed", "rag_url", "metrics_port", "metrics_host", "warmup", "gate", "require_proof"),
     )
 )
 """Options that do not change what is sent, or that stand under a better name."""

@@ -114,12 +114,8 @@ def _percentiles(trial: Trial, column: str, limit: Limit | None) -> list[float |
     return [float(each) for each in np.quantile(values, (0.5, 0.95, 0.99))]
 
 
-SATURATE_JSON, TRIALS, TRIALS_CSV, TRIAL_JSON = (
-    "saturate.json",
-    "trials",
-    "trials.csv",
-    "trial.json",
-)
+SATURATE_JSON, TRIAL_JSON = "saturate.json", "trial.json"
+TRIALS, TRIALS_CSV = "trials", "trials.csv"
 
 
 @dataclass(frozen=True, slots=True)

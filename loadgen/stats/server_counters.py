@@ -141,12 +141,7 @@ OFFLOAD = (
     *(_STORED_BYTES, _LOADED_BYTES, "tier_written_bytes", "tier_read_bytes", *_FAILURES),
 )
 """Of vLLM's own offload, in the samples and in the summary."""
-OFFLOAD_TIMES = (
-    "offload_load_s",
-    "offload_loads",
-    "offload_wait_s",
-    "offload_waits",
-)
+OFFLOAD_TIMES = ("offload_load_s", "offload_loads", "offload_wait_s", "offload_waits")
 _LATE = (*OFFLOAD, *OFFLOAD_TIMES)
 """vLLM shows most of these only once there is something to count."""
 PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")

@@ -105,7 +105,7 @@ def _contrasts(cells: Cells, labels: Sequence[str], more: str = "") -> Contrasts
 
 def _right(found: dict[str, Cells]) -> Iterator[str]:
     shares = {label: share_right(cells.counted) for label, cells in found.items()}
-    told = [f"{LABELS[label]} {share.words}" for label, share in shares.items() if share]
+    told = [f"{LABELS[label]} {share}" for label, share in shares.items() if share]
     if not told:
         yield "Not measured on an engine."
         return
