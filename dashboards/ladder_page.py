@@ -267,7 +267,7 @@ def _picture(ladder: Ladder) -> Figure:
     figure = new_figure(11.0, 4.2)
     _draw_generation(new_axes(figure, "time, s", "generated tokens", "", (1, 3, 1)), ladder)
     _draw_batches(new_axes(figure, "tokens/s", "batch", "", (1, 3, 2)), ladder)
-    _drawmegabytes(new_axes(figure, "memory, MB", "batch", "", (1, 3, 3)), ladder)
+    _draw_memory(new_axes(figure, "memory, MB", "batch", "", (1, 3, 3)), ladder)
     return finished(figure)
 
 
@@ -288,7 +288,7 @@ def _draw_batches(axes: Axes, ladder: Ladder) -> None:
     axes.set_xscale("log", base=2)
 
 
-def _drawmegabytes(axes: Axes, ladder: Ladder) -> None:
+def _draw_memory(axes: Axes, ladder: Ladder) -> None:
     for at, way in enumerate(dict.fromkeys(map(_way, ladder.allocation)), 2):
         own = [
             (row.batch, row.peak_bytes / 1e6)
