@@ -80,7 +80,7 @@ def _panel(
     for cloud in drawn:
         _draw(axes, cloud)
     finish(axes)
-    if axes.get_legend_handles_labels()[1]:  # upper left would be short prompts that took long
+    if axes.get_legend_handles_labels()[1]:  # there, short prompts that took long would be
         axes.legend(loc="upper left", frameon=False, fontsize=9, markerscale=2)
 
 

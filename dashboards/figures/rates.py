@@ -23,7 +23,7 @@ Runs = Mapping[str, DrawnRequests]
 
 
 def throughput(runs: Runs) -> Figure:
-    """DrawnRequests/s and output tokens/s of complete replies, by their end."""
+    """Requests/s and output tokens/s of complete replies, by their end."""
     figure = new_figure(*HALF_PAGE_IN)
     upper = new_axes(figure, "Throughput over time", "", "requests/s", (2, 1, 1))
     lower = new_axes(figure, "", "time (s)", "output tokens/s", (2, 1, 2))
