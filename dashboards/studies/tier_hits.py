@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dashboards.report.wording import listed
+from dashboards.report.wording import counted, listed
 from dashboards.studies.answer import NOT_MEASURED, MarkdownTable, StudyAnswer
 from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, P50, SAME, Cells
 from dashboards.studies.requests import answered
@@ -197,10 +197,10 @@ def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
         own = [each for each in found if each.kind == name]
         settled = [each for each in own if each.span is None or each.span[0] == each.span[1]]
         if settled:
-            off, too_far = most_off(settled)
+            (off, too_far), runs = most_off(settled), counted(len(settled), "run")
             yield (
                 f"For {name} the predicted share of tokens that need no computing is at most"
-                f" {off:.1f} points off in {_runs(settled)}{too_far}."
+                f" {off:.1f} points off in {runs}{too_far}."
             )
         if open_ones := [each for each in own if each not in settled]:
             yield _left_open(name, open_ones)
@@ -208,17 +208,13 @@ def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
 
 def _left_open(name: str, found: Sequence[HitPrediction]) -> str:
     spans = [(each.measured, *each.span) for each in found if each.span is not None]
-    widest = 100 * max(high - low for _, low, high in spans)
+    widest, runs = 100 * max(high - low for _, low, high in spans), counted(len(found), "run")
     within = sum(low <= measured <= high for measured, low, high in spans)
     return (
-        f"For {name} the order does not tell it in {_runs(found)}: the moment of LMCache's loop is"
+        f"For {name} the order does not tell it in {runs}: the moment of LMCache's loop is"
         f" worth up to {widest:.1f} points. The measured share is in that range in {within} of"
         f" {len(spans)}, and at most {most_off(found)[0]:.1f} points from its mean."
     )
-
-
-def _runs(found: Sequence[HitPrediction]) -> str:
-    return "1 run" if len(found) == 1 else f"{len(found)} runs"
 
 
 def _predictions(cells: Cells) -> Iterator[HitPrediction]:
