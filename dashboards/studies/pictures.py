@@ -31,22 +31,18 @@ COST_PANELS = {COMPUTED: ("Computed", "prompt tokens in a run"), FIRST: FIRST_PA
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`points` are x and the figure of each repeat there, `figure` its name; `dashed` sets a line
-    apart."""
+    """`points` are x and the figure of each repeat there, `figure` its name."""
 
     name: str
     points: tuple[tuple[float, tuple[float, ...]], ...]
     figure: str = ""
-    dashed: bool = False
 
 
-def line_of(
-    name: str, cells: Cells, setting: str, figure: str, scale: float = 1.0, dashed: bool = False
-) -> Line:
+def line_of(name: str, cells: Cells, setting: str, figure: str, scale: float = 1.0) -> Line:
     """A figure of the summary times `scale` against a setting that is a number."""
     found = ((float(value), part.figures(figure)) for value, part in cells.by(setting))
     points = ((at, tuple(scale * each for each in values)) for at, values in found if values)
-    return Line(name, tuple(points), figure, dashed)
+    return Line(name, tuple(points), figure)
 
 
 def by_users(cells: Cells, setting: str) -> list[tuple[str, str, list[Line]]]:
@@ -85,7 +81,6 @@ def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
             yerr=[low, high],
             color=series_colour(index),
             marker=MARKERS[index % len(MARKERS)],
-            linestyle="--" if line.dashed else "-",
             capsize=3,
             label=line.name if len(lines) > 1 else None,
         )
