@@ -98,11 +98,10 @@ def _samples(figures: RunFigures) -> Check:
 
 
 def _failures(run: ReportedRun, figures: RunFigures) -> Check:
-    cut = figures.outcomes.get("cancelled", 0)
-    finished = figures.requests - cut
+    finished = figures.finished
     share = figures.failed / finished if finished else 0.0
     said = f"{figures.failed:,} of {finished:,} finished requests failed ({percent(share)})"
-    if cut:
+    if cut := figures.requests - finished:
         said += f"; {cut:,} were cut off or never sent"
     if late := int(run.requests.is_late.sum()):
         said += f"; {late:,} of the failed were cut off late: they had waited TTFT and E2E at least"

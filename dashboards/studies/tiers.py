@@ -33,6 +33,7 @@ from dashboards.studies.tier_hits import FROM_FILES, hit, predicted
 from dashboards.studies.wording import NO_FINDING, count, memory, percent
 
 TOKEN = "tpot_ms.mean"
+SIDES = "without a tier, mean TTFT", "with it, mean TTFT"
 COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, FROM_FILES, STORED, LOADED)
 
 
@@ -45,10 +46,9 @@ def pays(
     small, large = small_and_large(cells)
     if not small or not large:
         return StudyAnswer(question, (NOT_MEASURED,))
-    names = "without a tier, mean TTFT", "with it, mean TTFT"
     found = Contrasts(
         "behind it",
-        tuple((arm.name, contrast(small, arm.cells, names)) for arm in arms(cells)),
+        tuple((arm.name, contrast(small, arm.cells, SIDES)) for arm in arms(cells)),
     )
     size = count(float(small.values("kv_tokens")[0]))
     said = found.said("With a tier behind that cache")
@@ -207,8 +207,7 @@ def controls(cells: Cells) -> StudyAnswer:
         saved = {arm.name: [*_saved(arm.cells, least)] for arm in arms(own)}
         gains[COMPUTED] += [each for repeats in saved.values() for each in repeats]
         for metric in (TOKEN, MEAN):
-            names = "without a tier, mean TTFT", "with it, mean TTFT"
-            found = [(arm.name, contrast(alone, arm.cells, names, metric)) for arm in arms(own)]
+            found = [(arm.name, contrast(alone, arm.cells, SIDES, metric)) for arm in arms(own)]
             known = (each.verdict for _, each in found)
             gains[metric] += [each == "better" for each in known if each in DECIDED]
         longer += [each.verdict == "worse" for _, each in found if each.verdict in DECIDED]

@@ -231,15 +231,20 @@ def _check_end(options: Mapping[str, Any]) -> None:
         raise UsageError("it would never end: give run-time (or batches)")
 
 
+def options_in(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run, of what Locust's process said of it. Raises UsageError where none came."""
+    if result["code"]:
+        raise UsageError(last_line(result["said"]))
+    if result["options"] is None:
+        raise UsageError("no run would come of it, as with --list: leave that out")
+    return dict(result["options"])
+
+
 def _checked(
     run: RunArguments, target_run: TargetRun | None, result: Mapping[str, Any]
 ) -> CheckedRun:
     """By what Locust's process said of it. Raises UsageError."""
-    options = result["options"]
-    if result["code"]:
-        raise UsageError(last_line(result["said"]))
-    if options is None:
-        raise UsageError("no run would come of it, as with --list: leave that out")
+    options = options_in(result)
     labels = labels_in(options)
     if target_run is None and labels is not None:
         raise UsageError(f"--labels {labels.kind} on a host needs --rag-url: say which service")
