@@ -7,16 +7,16 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from dashboards.figures.style import (
-    SERIES_COLOURS,
-    finish,
-    legend_below,
+    finished,
+    marked_line,
     new_axes,
     new_figure,
     save_svg,
+    series_colour,
 )
-from dashboards.studies.answer import MarkdownTable, written
+from dashboards.studies.answer import MarkdownTable, in_short, written
 from dashboards.studies.page import Provenance, page_head
-from dashboards.studies.wording import percent, times
+from dashboards.studies.wording import megabytes, percent, times
 from kv_policies.exact_attention import AttentionRow
 from kv_policies.gqa_training import GqaResult
 
@@ -41,7 +41,7 @@ def write_attention_page(
             " softmax, and by torch's fused kernel.",
             made,
         ),
-        "## In short\n\n" + "\n".join(f"- {each}" for each in attention_findings(rows, paged)),
+        in_short(attention_findings(rows, paged)),
         f"![Time and memory of each against the length of the sequence]({ATTENTION_SVG})",
         _attention_table(rows).markdown,
         "Bytes moved are derived, as if fast memory held one tile; memory is the high-water mark"
@@ -84,8 +84,8 @@ def _attention_table(rows: Sequence[AttentionRow]) -> MarkdownTable:
                 f"{row.tokens:,}",
                 row.kernel,
                 f"{row.ms:.3g} ms",
-                "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.3g} MB",
-                f"{row.moved_bytes / 1e6:,.3g} MB",
+                megabytes(row.peak_bytes),
+                megabytes(row.moved_bytes),
                 f"{row.error:.1e}",
             )
             for row in rows
@@ -95,31 +95,16 @@ def _attention_table(rows: Sequence[AttentionRow]) -> MarkdownTable:
 
 def _curves(rows: Sequence[AttentionRow]) -> Figure:
     figure = new_figure(10.0, 4.6)
-    for place, (title, value) in enumerate((("time, ms", _ms), ("memory, MB", _megabytes)), 1):
+    for place, title in enumerate(("time, ms", "memory, MB"), 1):
         axes = new_axes(figure, title, "tokens", "", (1, 2, place))
         for at, kernel in enumerate(dict.fromkeys(row.kernel for row in rows)):
-            known = [(row.tokens, value(row)) for row in rows if row.kernel == kernel]
-            points = [(tokens, each) for tokens, each in known if each is not None]
-            axes.plot(
-                [tokens for tokens, _ in points],
-                [each for _, each in points],
-                marker="o",
-                color=SERIES_COLOURS[at],
-                label=kernel,
-            )
+            own = [row for row in rows if row.kernel == kernel]
+            times_ms = [(row.tokens, row.ms) for row in own]
+            memory_mb = [(row.tokens, row.peak_bytes / 1e6) for row in own if row.peak_bytes]
+            marked_line(axes, times_ms if place == 1 else memory_mb, at, kernel)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        finish(axes)
-    legend_below(figure)
-    return figure
-
-
-def _ms(row: AttentionRow) -> float | None:
-    return row.ms
-
-
-def _megabytes(row: AttentionRow) -> float | None:
-    return row.peak_bytes / 1e6 if row.peak_bytes else None
+    return finished(figure)
 
 
 def write_gqa_page(results: Sequence[GqaResult], made: Provenance, folder: Path) -> Path:
@@ -132,7 +117,7 @@ def write_gqa_page(results: Sequence[GqaResult], made: Provenance, folder: Path)
             " the same seeds on the same text.",
             made,
         ),
-        "## In short\n\n" + "\n".join(f"- {each}" for each in gqa_findings(results)),
+        in_short(gqa_findings(results)),
         f"![Loss on held-out text against training steps, of each variant]({GQA_SVG})",
         _gqa_table(results).markdown,
         "Losses are nats a byte on text that nothing was trained on, means over the seeds with"
@@ -203,16 +188,9 @@ def _losses(results: Sequence[GqaResult]) -> Figure:
     trained = [(name, own) for name, own in _by_variant(results) if AVERAGED not in name]
     for at, (name, own) in enumerate(trained):
         steps = [step for step, _ in own[0].curve][1:]
-        curves = [[nats for _, nats in each.curve][1:] for each in own]
-        low, high = (
-            [min(each) for each in zip(*curves, strict=True)],
-            [max(each) for each in zip(*curves, strict=True)],
-        )
-        colour = SERIES_COLOURS[at]
-        axes.plot(
-            steps, [fmean(each) for each in zip(*curves, strict=True)], color=colour, label=name
-        )
-        axes.fill_between(steps, low, high, color=colour, alpha=0.2)
-    finish(axes)
-    legend_below(figure)
-    return figure
+        curves = ([nats for _, nats in each.curve][1:] for each in own)
+        losses = [*zip(*curves, strict=True)]
+        axes.plot(steps, [*map(fmean, losses)], color=series_colour(at), label=name)
+        low, high = [*map(min, losses)], [*map(max, losses)]
+        axes.fill_between(steps, low, high, color=series_colour(at), alpha=0.2)
+    return finished(figure)

@@ -1,22 +1,14 @@
 """The page about codecs of KV: bytes against error, speed, from which bandwidth on each pays."""
 
-import csv
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import (
-    SERIES_COLOURS,
-    finish,
-    legend_below,
-    new_axes,
-    new_figure,
-    save_svg,
-)
-from dashboards.studies.answer import MarkdownTable, written
-from dashboards.studies.page import Provenance
+from dashboards.figures.style import finished, marked_line, new_axes, new_figure, save_svg
+from dashboards.studies.answer import MarkdownTable, in_short, write_rows, written
+from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import percent
 from kv_policies.codec_trial import CHOSEN, COMPARED, CodecRow, CodecTrial
 
@@ -31,22 +23,20 @@ def write_codecs_page(trial: CodecTrial, made: Provenance, folder: Path) -> Path
     """Page, picture, CSV and the profile of CacheGen, for use, into a folder that is there."""
     trial.profile.write(folder / PROFILE)
     save_svg(_picture(trial), folder / SVG)
-    with (folder / CSV).open("w", newline="", encoding="utf-8") as file:
-        rows = [asdict(row) for row in trial.rows]
-        writer = csv.DictWriter(file, [*rows[0]])
-        writer.writeheader()
-        writer.writerows(rows)
+    rows = [asdict(row) for row in trial.rows]
+    write_rows(folder / CSV, [*rows[0]], rows)
     return written(folder / PAGE, _blocks(trial, made))
 
 
 def _blocks(trial: CodecTrial, made: Provenance) -> Iterator[str]:
-    yield (
-        "# Codecs of KV: bytes, error, speed\n\nWhat a chunk of KV takes on its way to a slower"
-        " tier, and what the model says after reading it back. Profiles were fitted to other texts"
-        f" than those reported.\n\n<!-- needs: model -->\n```sh\n{made.command}\n```\n\n"
-        f"{made.words} All figures are in [{CSV}]({CSV})."
+    head = page_head(
+        "Codecs of KV: bytes, error, speed",
+        "What a chunk of KV takes on its way to a slower tier, and what the model says after"
+        " reading it back. Profiles were fitted to other texts than those reported.",
+        made,
     )
-    yield "## In short\n\n" + "\n".join(f"- {each}" for each in codec_findings(trial))
+    yield f"{head} All figures are in [{CSV}]({CSV})."
+    yield in_short(codec_findings(trial))
     yield f"![KL of what the model says against the bytes of a token, by codec]({SVG})"
     yield _table(trial).markdown
     yield (
@@ -133,16 +123,11 @@ def _table(trial: CodecTrial) -> MarkdownTable:
                 percent(row.top1_agreement),
                 f"{row.encode_mb_per_s:,.0f} MB/s",
                 f"{row.decode_mb_per_s:,.0f} MB/s",
-                _pays(trial, row),
+                "" if pays_from is None else f"{pays_from:,.3g} MB/s",
             )
-            for row in trial.rows
+            for row, pays_from in ((row, trial.pays_from_mb_per_s(row)) for row in trial.rows)
         ),
     )
-
-
-def _pays(trial: CodecTrial, row: CodecRow) -> str:
-    found = trial.pays_from_mb_per_s(row)
-    return "" if found is None else f"{found:,.3g} MB/s"
 
 
 def _picture(trial: CodecTrial) -> Figure:
@@ -151,14 +136,6 @@ def _picture(trial: CodecTrial) -> Figure:
     for at, family in enumerate(FAMILIES):
         shown = [row for row in trial.rows if row.deltas in ("", CHOSEN)]
         own = [row for row in shown if row.codec.split()[0] == family]
-        axes.plot(
-            [100 * row.share for row in own],
-            [max(row.kl_nats, 1e-6) for row in own],
-            marker="o",
-            color=SERIES_COLOURS[at],
-            label=family,
-        )
+        marked_line(axes, [(100 * row.share, max(row.kl_nats, 1e-6)) for row in own], at, family)
     axes.set_yscale("log")
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)

@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 
 from dashboards.figures.style import (
     SERIES_COLOURS,
-    finish,
-    legend_below,
+    finished,
     new_axes,
     new_figure,
     save_svg,
+    series_colour,
 )
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, written
-from dashboards.studies.page import Provenance
+from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import duration, percent, times
 from kv_policies.rows import PolicyRow, RepeatSpread
 
@@ -45,11 +45,14 @@ def write_policies_page(
 
 
 def _blocks(rows: Sequence[PolicyRow], note: str, measured: Provenance) -> Iterator[str]:
-    yield (
-        "# KV cache policies: meaning, memory and time\n\nWhat a cache may drop or round of the"
-        " keys and values it holds, and what a model can still do then.\n\n```sh\n"
-        f"{measured.command}\n```\n\n{measured.words} All figures are in [{CSV}]({CSV})."
+    head = page_head(
+        "KV cache policies: meaning, memory and time",
+        "What a cache may drop or round of the keys and values it holds, and what a model can"
+        " still do then.",
+        measured,
+        needs="",
     )
+    yield f"{head} All figures are in [{CSV}]({CSV})."
     if note:
         yield f"**{note}**"
     yield "## In short"
@@ -295,9 +298,7 @@ def frontier(rows: Sequence[PolicyRow]) -> Figure:
                 )
         if name == "perplexity_decode" and axes.has_data():
             axes.set_yscale("log")
-        finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def times_taken(rows: Sequence[PolicyRow]) -> Figure:
@@ -324,6 +325,5 @@ def _reach(value: RepeatSpread, scale: float = 1) -> list[list[float]]:
 
 
 def _dress(at: int) -> dict[str, Any]:
-    colour = SERIES_COLOURS[at % len(SERIES_COLOURS)]
     marker = MARKERS[at // len(SERIES_COLOURS) % len(MARKERS)]
-    return {"color": colour, "marker": marker, "capsize": 3, "linestyle": "none"}
+    return {"color": series_colour(at), "marker": marker, "capsize": 3, "linestyle": "none"}

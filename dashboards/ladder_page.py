@@ -1,6 +1,5 @@
 """The page of `kvswarm ladder`: what a cache, a batch and blocks buy, each with a sentence."""
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +8,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import (
-    SERIES_COLOURS,
-    finish,
-    legend_below,
-    new_axes,
-    new_figure,
-    save_svg,
-)
+from dashboards.figures.style import finished, marked_line, new_axes, new_figure, save_svg
 from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable, written
+from dashboards.studies.answer import MarkdownTable, write_rows, written
 from dashboards.studies.page import Provenance, page_head
-from dashboards.studies.wording import count, duration, memory, percent, times
+from dashboards.studies.wording import count, duration, megabytes, memory, percent, times
 from kv_policies.decode_profile import KernelRow
 from kv_policies.generation import BatchRow, GenerationRow
 from kv_policies.kv_allocation import AllocationRow, CapacityRow
@@ -52,10 +44,7 @@ class Ladder:
 
 def write_ladder_page(ladder: Ladder, made: Provenance, folder: Path) -> Path:
     """Page, picture and CSV into a folder that is there."""
-    with (folder / CSV).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(long_rows(ladder))
+    write_rows(folder / CSV, COLUMNS, long_rows(ladder))
     save_svg(_picture(ladder), folder / SVG)
     return written(folder / PAGE, _blocks(ladder, made))
 
@@ -202,7 +191,7 @@ def _generation_table(rows: Sequence[GenerationRow]) -> MarkdownTable:
                 count(row.generated_tokens),
                 duration(1000 * row.seconds),
                 duration(row.step_ms),
-                _memory(row.kv_bytes if row.has_cache else None),
+                megabytes(row.kv_bytes if row.has_cache else None),
             )
             for row in rows
         ),
@@ -217,8 +206,8 @@ def _batch_table(rows: Sequence[BatchRow]) -> MarkdownTable:
                 f"{row.batch}",
                 f"{row.tokens_per_s:,.3g}",
                 duration(row.step_ms),
-                _memory(row.kv_bytes),
-                _memory(row.peak_bytes),
+                megabytes(row.kv_bytes),
+                megabytes(row.peak_bytes),
             )
             for row in rows
         ),
@@ -239,14 +228,10 @@ def _allocation_table(rows: Sequence[AllocationRow]) -> MarkdownTable:
     return MarkdownTable(
         ("memory of a batch of", *(f"{batch}" for batch in batches)),
         (
-            ("tokens themselves", *(_memory(used[batch]) for batch in batches)),
-            *((way, *(_memory(peaks[way, batch]) for batch in batches)) for way in ways),
+            ("tokens themselves", *(megabytes(used[batch]) for batch in batches)),
+            *((way, *(megabytes(peaks[way, batch]) for batch in batches)) for way in ways),
         ),
     )
-
-
-def _memory(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / 1e6:,.3g} MB"
 
 
 def _capacity_table(rows: Sequence[CapacityRow]) -> MarkdownTable:
@@ -283,38 +268,24 @@ def _picture(ladder: Ladder) -> Figure:
     _draw_generation(new_axes(figure, "time, s", "generated tokens", "", (1, 3, 1)), ladder)
     _draw_batches(new_axes(figure, "tokens/s", "batch", "", (1, 3, 2)), ladder)
     _draw_memory(new_axes(figure, "memory, MB", "batch", "", (1, 3, 3)), ladder)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _draw_generation(axes: Axes, ladder: Ladder) -> None:
     prompt = min(row.prompt_tokens for row in ladder.generation)
     for at, has_cache in enumerate((False, True)):
-        own = [
-            row
+        points = [
+            (row.generated_tokens, row.seconds)
             for row in ladder.generation
             if row.has_cache is has_cache and row.prompt_tokens == prompt
         ]
-        axes.plot(
-            [row.generated_tokens for row in own],
-            [row.seconds for row in own],
-            marker="o",
-            color=SERIES_COLOURS[at],
-            label=CACHED[has_cache],
-        )
+        marked_line(axes, points, at, CACHED[has_cache])
     axes.set_yscale("log")
-    finish(axes)
 
 
 def _draw_batches(axes: Axes, ladder: Ladder) -> None:
-    axes.plot(
-        [row.batch for row in ladder.batches],
-        [row.tokens_per_s for row in ladder.batches],
-        marker="o",
-        color=SERIES_COLOURS[1],
-    )
+    marked_line(axes, [(row.batch, row.tokens_per_s) for row in ladder.batches], 1)
     axes.set_xscale("log", base=2)
-    finish(axes)
 
 
 def _draw_memory(axes: Axes, ladder: Ladder) -> None:
@@ -324,13 +295,6 @@ def _draw_memory(axes: Axes, ladder: Ladder) -> None:
             for row in ladder.allocation
             if _way(row) == way and row.peak_bytes is not None
         ]
-        axes.plot(
-            [batch for batch, _ in own],
-            [megabytes for _, megabytes in own],
-            marker="o",
-            color=SERIES_COLOURS[at % len(SERIES_COLOURS)],
-            label=way,
-        )
+        marked_line(axes, own, at, way)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    finish(axes)

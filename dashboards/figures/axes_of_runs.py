@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dashboards.figures.style import (
-    SERIES_COLOURS,
     finish,
     legend_below,
     new_axes,
     new_figure,
     plain,
+    series_colour,
     shortened,
 )
 
@@ -36,7 +36,7 @@ def over_axis(axis: str, values: Sequence[str], panels: Mapping[str, Sequence[Ax
     for number, (title, lines) in enumerate(panels.items(), 1):
         axes = new_axes(figure, title, axis, "", (rows, min(len(panels), 2), number))
         for index, line in enumerate(lines):
-            _draw(axes, line, places, SERIES_COLOURS[index % len(SERIES_COLOURS)])
+            _draw(axes, line, places, series_colour(index))
         finish(axes)
         if not is_numeric(values):
             axes.set_xticks(list(places.values()), [plain(shortened(value)) for value in values])
@@ -67,7 +67,6 @@ def _draw(axes: Axes, line: AxisLine, places: Mapping[str, float], colour: str) 
     middle = np.array([np.median(found) for _, found in known])
     low = middle - np.array([min(found) for _, found in known])
     high = np.array([max(found) for _, found in known]) - middle
-    label = line.name or None
     axes.errorbar(
         np.array(x),
         middle,
@@ -77,5 +76,5 @@ def _draw(axes: Axes, line: AxisLine, places: Mapping[str, float], colour: str) 
         ms=4,
         lw=1.5,
         capsize=3,
-        label=label,
+        label=line.name or None,
     )

@@ -14,6 +14,7 @@ from dashboards.figures.style import (
     legend_below,
     new_axes,
     new_figure,
+    series_colour,
 )
 from loadgen.locality.curve import CacheCurve
 
@@ -47,7 +48,7 @@ def draw_orders(
     figure, axes = _new()
     widest = max(_widest(measured) for _, measured in orders)
     for place, (curve, measured) in enumerate(orders, 1):
-        colour = SERIES_COLOURS[(place - 1) % len(SERIES_COLOURS)]
+        colour = series_colour(place - 1)
         _curve(axes, curve, colour, f"order {place}, predicted", widest)
         _points(axes, measured, colour)
     axes.plot([], [], "o", color=NO_CONTEXT_COLOUR, label="measured")

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
     SERIES_COLOURS,
-    finish,
-    legend_below,
+    finished,
     new_axes,
     new_figure,
 )
@@ -37,9 +36,7 @@ def draw_frontier(advice: Advice) -> Figure:
         axes.axhline(bound, color=NO_CONTEXT_COLOUR, linestyle=":", label=advice.limit.text)
     axes.set_ylabel("requests/s" if has_rates else "ms")
     axes.set_ylim(bottom=0)
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _line(axes: Axes, own: Sequence[SizeTried], colour: str, label: str) -> None:

@@ -9,13 +9,15 @@ from matplotlib.figure import Figure
 from dashboards.figures.marks import MOST_VECTOR_MARKS, binned_quantiles, thinned, time_edges
 from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.style import (
+    HALF_PAGE_IN,
     NO_CONTEXT_COLOUR,
-    SERIES_COLOURS,
+    PAGE_IN,
     colour_of,
     finish,
-    legend_below,
+    finished,
     new_axes,
     new_figure,
+    series_colour,
 )
 from loadgen.runs.columns import Floats
 
@@ -24,28 +26,24 @@ _QUANTILES = {"p50": 0.5, "p95": 0.95}
 _CURVE_POINTS = 400
 
 
-def latency_over_time(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+def latency_over_time(runs: Runs) -> Figure:
     """TTFT by the moment of sending, with p50 and p95 of short spans; of one run E2E too."""
-    figure = new_figure(width_in, height_in)
+    figure = new_figure(*HALF_PAGE_IN)
     axes = new_axes(figure, "Latency over time", "sent at (s)", "ms")
     metrics = ("ttft_ms", "e2e_ms") if len(runs) == 1 else ("ttft_ms",)
     lines = [(name, run, metric) for name, run in runs.items() for metric in metrics]
     for number, (name, run, metric) in enumerate(lines):
         said = metric.split("_")[0].upper()
         _quantile_lines(axes, run, metric, number, said if len(runs) == 1 else f"{name} {said}")
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _quantile_lines(axes: Axes, run: DrawnRequests, metric: str, number: int, label: str) -> None:
-    timed = run.timed & ~np.isnan(run.at_s)
+    timed, colour = run.timed & ~np.isnan(run.at_s), series_colour(number)
     if not timed.any():
         return
     if metric == "ttft_ms":
-        _dots(
-            axes, run.at_s[timed], run.ttft_ms[timed], SERIES_COLOURS[number % len(SERIES_COLOURS)]
-        )
+        _dots(axes, run.at_s[timed], run.ttft_ms[timed], colour)
     edges = time_edges(*run.span_s)
     wanted = np.asarray(list(_QUANTILES.values()))
     found = binned_quantiles(run.at_s[timed], getattr(run, metric)[timed], edges, wanted)
@@ -56,7 +54,7 @@ def _quantile_lines(axes: Axes, run: DrawnRequests, metric: str, number: int, la
             middle[shown],
             values[shown],
             style,
-            color=SERIES_COLOURS[number % len(SERIES_COLOURS)],
+            color=colour,
             label=f"{label} {name}",
             linewidth=1.5,
             marker="." if shown.sum() < 40 else "",
@@ -78,10 +76,10 @@ def _dots(axes: Axes, at_s: Floats, ttft_ms: Floats, colour: str) -> None:
     )
 
 
-def latency_by_number(runs: Runs, width_in: float = 11.0) -> Figure:
+def latency_by_number(runs: Runs) -> Figure:
     """TTFT of each request by its place in the order of service, a mark in its context's colour;
     a panel for each run, on one scale."""
-    figure = new_figure(width_in, 0.5 + 1.9 * len(runs))
+    figure = new_figure(PAGE_IN, 0.5 + 1.9 * len(runs))
     first: Axes | None = None
     for place, (name, run) in enumerate(runs.items(), 1):
         title = "TTFT by request, in the order of service" + (f": {name}" if len(runs) > 1 else "")
@@ -110,14 +108,15 @@ def _by_number(axes: Axes, run: DrawnRequests) -> None:
     axes.margins(x=0.01)
 
 
-def latency_cdf(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+def latency_cdf(runs: Runs) -> Figure:
     """Share of requests with at most that latency, on a logarithmic scale; E2E is dashed."""
-    figure = new_figure(width_in, height_in)
+    figure = new_figure(*HALF_PAGE_IN)
     axes = new_axes(figure, "Share of requests within a latency", "ms", "share of requests")
     for number, (name, run) in enumerate(runs.items()):
-        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        colour = series_colour(number)
         for metric, style in (("ttft_ms", "-"), ("e2e_ms", "--")):
-            values = np.sort(_known(getattr(run, metric)[run.timed]))
+            values = getattr(run, metric)[run.timed]
+            values = np.sort(values[values > 0])
             if len(values):
                 label = metric.split("_")[0].upper()
                 label = label if len(runs) == 1 else f"{name} {label}"
@@ -126,10 +125,4 @@ def latency_cdf(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Fi
                 axes.plot(reached, share, style, color=colour, label=label, drawstyle="steps-post")
     axes.set_xscale("log")
     axes.set_ylim(0, 1.01)
-    finish(axes)
-    legend_below(figure)
-    return figure
-
-
-def _known(values: Floats) -> Floats:
-    return values[~np.isnan(values) & (values > 0)]
+    return finished(figure)

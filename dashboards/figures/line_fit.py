@@ -40,7 +40,10 @@ def fit_line(x: Floats, y: Floats) -> LineFit | None:
     x, y = x[known], y[known]
     order = np.argsort(x, kind="stable")[thinned(len(x), _MOST_POINTS)]
     x, y = x[order], y[order]
-    if len(x) < LEAST_POINTS or not _differ(x):
+    if len(x) < LEAST_POINTS:
+        return None
+    shortest, longest = (float(each) for each in np.quantile(x, (0.05, 0.95)))
+    if longest <= LEAST_SPREAD * max(shortest, 1.0):
         return None
     slopes = _slopes(x, y)
     ends = _interval(slopes, x)
@@ -51,11 +54,6 @@ def fit_line(x: Floats, y: Floats) -> LineFit | None:
     spread = float(np.median(np.abs(y - np.median(y))))
     left = float(np.median(np.abs(y - slope * x - intercept)))
     return LineFit(slope, low, high, intercept, 1 - left / spread if spread else 0.0)
-
-
-def _differ(x: Floats) -> bool:
-    low, high = (float(each) for each in np.quantile(x, (0.05, 0.95)))
-    return high > LEAST_SPREAD * (low if low > 1 else 1.0)
 
 
 def _slopes(x: Floats, y: Floats) -> Floats:

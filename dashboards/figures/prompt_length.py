@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from dashboards.figures.line_fit import LineFit, fit_line
 from dashboards.figures.marks import MOST_VECTOR_MARKS, thinned
 from dashboards.figures.requests import DrawnRequests
-from dashboards.figures.style import SERIES_COLOURS, finish, new_axes, new_figure
+from dashboards.figures.style import PAGE_IN, SERIES_COLOURS, finish, new_axes, new_figure
 from loadgen.runs.columns import Flags, Floats
 
 LEAST_EXPLAINED = 0.5
@@ -54,10 +54,10 @@ def computed_cloud(run: DrawnRequests) -> Cloud | None:
     return Cloud("all", computed[ok], run.ttft_ms[ok])
 
 
-def prompt_length(runs: Mapping[str, DrawnRequests], width_in: float = 11.0) -> Figure:
+def prompt_length(runs: Mapping[str, DrawnRequests]) -> Figure:
     """A row for each run: TTFT against all prompt tokens, and against the computed ones where they
     are known. A line that explains less than `LEAST_EXPLAINED` of the spread is dashed."""
-    figure = new_figure(width_in, 3.0 * len(runs))
+    figure = new_figure(PAGE_IN, 3.0 * len(runs))
     computed = {name: computed_cloud(run) for name, run in runs.items()}
     columns = 2 if any(computed.values()) else 1
     for row, (name, run) in enumerate(runs.items()):
@@ -79,13 +79,8 @@ def _panel(
     axes = new_axes(figure, title, x, "ms", place)
     for cloud in drawn:
         _draw(axes, cloud)
-    _legend(axes)
-
-
-def _legend(axes: Axes) -> None:
-    """Upper left, where short prompts that took long would be."""
     finish(axes)
-    if axes.get_legend_handles_labels()[1]:
+    if axes.get_legend_handles_labels()[1]:  # there, short prompts that took long would be
         axes.legend(loc="upper left", frameon=False, fontsize=9, markerscale=2)
 
 

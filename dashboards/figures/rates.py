@@ -9,33 +9,30 @@ from matplotlib.figure import Figure
 from dashboards.figures.marks import covered_s, in_bins, time_edges
 from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.style import (
+    HALF_PAGE_IN,
     NO_CONTEXT_COLOUR,
     OUTCOME_COLOURS,
-    SERIES_COLOURS,
-    finish,
-    legend_below,
+    finished,
     new_axes,
     new_figure,
+    series_colour,
 )
 from loadgen.runs.columns import Flags, Floats
 
 Runs = Mapping[str, DrawnRequests]
 
 
-def throughput(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
-    """DrawnRequests/s and output tokens/s of complete replies, by their end."""
-    figure = new_figure(width_in, height_in)
+def throughput(runs: Runs) -> Figure:
+    """Requests/s and output tokens/s of complete replies, by their end."""
+    figure = new_figure(*HALF_PAGE_IN)
     upper = new_axes(figure, "Throughput over time", "", "requests/s", (2, 1, 1))
     lower = new_axes(figure, "", "time (s)", "output tokens/s", (2, 1, 2))
     for number, (name, run) in enumerate(runs.items()):
-        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        colour = series_colour(number)
         ones = np.ones(len(run))
         _rate(upper, run, ones, colour, name if len(runs) > 1 else "")
         _rate(lower, run, np.nan_to_num(run.output_tokens), colour, "")
-    finish(upper)
-    finish(lower)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _rate(axes: Axes, run: DrawnRequests, amount: Floats, colour: str, label: str) -> None:
@@ -57,9 +54,9 @@ def _sums(run: DrawnRequests, which: Flags, amount: Floats, edges: Floats) -> Fl
     return np.asarray(found, dtype=np.float64)
 
 
-def cached_share(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+def cached_share(runs: Runs) -> Figure:
     """Share of the prompt tokens that hosts said came from a cache, by the end of the replies."""
-    figure = new_figure(width_in, height_in)
+    figure = new_figure(*HALF_PAGE_IN)
     axes = new_axes(figure, "Prompt tokens from a cache", "time (s)", "share")
     for number, (name, run) in enumerate(runs.items()):
         known = run.ok & ~np.isnan(run.cached_tokens) & ~np.isnan(run.prompt_tokens)
@@ -68,26 +65,22 @@ def cached_share(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> F
             cached = _sums(run, known, run.cached_tokens, edges)
             prompt = _sums(run, known, run.prompt_tokens, edges)
             shown, middle = prompt > 0, (edges[1:] + edges[:-1]) / 2
-            colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+            colour = series_colour(number)
             label = name if len(runs) > 1 else None
             axes.plot(middle[shown], cached[shown] / prompt[shown], ".-", color=colour, label=label)
     axes.set_ylim(0, 1.02)
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
-def outcomes(runs: Runs, width_in: float = 5.5, height_in: float = 0.0) -> Figure:
+def outcomes(runs: Runs) -> Figure:
     """Ended requests of each span of time by outcome, stacked; a panel for each run."""
-    figure = new_figure(width_in, height_in or max(3.0, 1.6 * len(runs)))
+    figure = new_figure(HALF_PAGE_IN[0], max(HALF_PAGE_IN[1], 1.6 * len(runs)))
     for place, (name, run) in enumerate(runs.items(), 1):
         title = "Outcomes over time" + (f": {name}" if len(runs) > 1 else "")
         x = "ended at (s)" if place == len(runs) else ""
         axes = new_axes(figure, title, x, "requests", (len(runs), 1, place))
         _outcomes(axes, run)
-        finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _outcomes(axes: Axes, run: DrawnRequests) -> None:

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from dashboards.figures.marks import thinned
 from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
-    SERIES_COLOURS,
     finish,
     legend_below,
     new_axes,
     new_figure,
+    series_colour,
 )
 from loadgen.runs.columns import Floats
 from loadgen.twin.calibrate import RunResiduals
@@ -43,7 +43,7 @@ def draw_residuals(runs: Sequence[RunResiduals]) -> Figure:
         new_axes(figure, "Last token, over the run", "sent, s", "", (1, 3, 3)),
     ]
     for number, run in enumerate(runs):
-        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        colour = series_colour(number)
         first, last = _off(run.twin_ttft_s, run.ttft_s), _off(run.twin_e2e_s, run.e2e_s)
         _dots(panels[0], _Drawn(run.ttft_s, first, colour, run.name))
         _dots(panels[1], _Drawn(run.e2e_s, last, colour, run.name))

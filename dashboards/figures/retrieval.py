@@ -9,14 +9,15 @@ from matplotlib.figure import Figure
 
 from dashboards.figures.marks import MOST_VECTOR_MARKS, in_bins, thinned, time_edges
 from dashboards.figures.style import (
+    HALF_PAGE_IN,
     NO_CONTEXT_COLOUR,
     OUTCOME_COLOURS,
-    SERIES_COLOURS,
     finish,
     legend_below,
     new_axes,
     new_figure,
     plain,
+    series_colour,
     shortened,
 )
 from loadgen.runs.columns import Flags, Floats, Indices
@@ -64,14 +65,14 @@ class RetrievalSeries:
 Runs = Mapping[str, RetrievalSeries]
 
 
-def retrieval(runs: Runs, width_in: float = 5.5, height_in: float = 3.6) -> Figure:
+def retrieval(runs: Runs) -> Figure:
     """How long each retrieval took, and below its share of the time to first token in spans of
     time. Of one run a mark says whether the label was right."""
-    figure = new_figure(width_in, height_in)
+    figure = new_figure(HALF_PAGE_IN[0], 3.6)
     upper = new_axes(figure, "Retrieval over time", "", "ms", (2, 1, 1))
     lower = new_axes(figure, "", "sent at (s)", "share of TTFT", (2, 1, 2))
     for number, (name, run) in enumerate(runs.items()):
-        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        colour = series_colour(number)
         kinds = COLOURS if len(runs) == 1 else {"": colour}
         for kind, of_kind in kinds.items():
             _dots(upper, run, kind, of_kind)
@@ -119,11 +120,12 @@ def _share(axes: Axes, run: RetrievalSeries, colour: str, label: str) -> None:
     axes.plot(middle[shown], took[shown] / waited[shown], ".-", color=colour, label=label or None)
 
 
-def labels(runs: Runs, width_in: float = 5.5) -> Figure:
+def labels(runs: Runs) -> Figure:
     """Requests about each document by whether their label was right, those with most wrong ones
     first; a panel for each run."""
     rows = {name: list(_rows(run)) for name, run in runs.items()}
-    figure = new_figure(width_in, 0.7 + sum(0.5 + 0.24 * len(each) for each in rows.values()))
+    height_in = 0.7 + sum(0.5 + 0.24 * len(each) for each in rows.values())
+    figure = new_figure(HALF_PAGE_IN[0], height_in)
     heights = [2 + len(each) for each in rows.values()]
     grid = figure.add_gridspec(len(rows), 1, height_ratios=heights)
     for place, (name, counts) in enumerate(rows.items()):

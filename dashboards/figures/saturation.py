@@ -10,8 +10,7 @@ from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
     OUTCOME_COLOURS,
     SERIES_COLOURS,
-    finish,
-    legend_below,
+    finished,
     new_axes,
     new_figure,
 )
@@ -48,10 +47,8 @@ def draw(points: Sequence[Point], limit: Limit | None, space: Space, ends: Ends)
         upper.set_yscale("log")
     for axes in (upper, lower):
         _ends(axes, ends, space)
-        finish(axes)
         axes.set_xlim(left=0)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _series(axes: Axes, points: Sequence[Point], name: str, said: str, colour: str) -> None:

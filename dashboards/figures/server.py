@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dashboards.figures.marks import time_edges
-from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_axes, new_figure
+from dashboards.figures.style import HALF_PAGE_IN, finished, new_axes, new_figure, series_colour
 from loadgen.runs.columns import Floats
 from loadgen.stats.server_counters import (
     EXTERNAL_HITS,
@@ -17,12 +17,13 @@ from loadgen.stats.server_counters import (
     prompt_sources,
 )
 
-_MEMORY = {
+MEMORY = {
     "engine_rss_mb": ("engine", "-", 1.0),
     "lmcache_rss_mb": ("LMCache", "--", 1.0),
     "lmcache_l1_memory_usage_bytes": ("in LMCache's memory tier", ":", 1e-6),
     "gpu_memory_mb": ("GPUs", "-.", 1.0),
 }
+"""Columns with what they are of, how their line is drawn, and their unit in MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ def hit_rates(series: ServerSeries) -> tuple[Floats, dict[str, Floats]]:
     grown = {name: _growth(series, name, edges) for name in names}
     rates = np.asarray(
         [
-            _rates({name: _told(values[span]) for name, values in grown.items()})
-            for span in range(len(edges) - 1)
+            _rates({name: None if np.isnan(v[at]) else float(v[at]) for name, v in grown.items()})
+            for at in range(len(edges) - 1)
         ],
         dtype=np.float64,
     ).reshape(-1, 2)
@@ -69,10 +70,6 @@ def _rates(rise: Mapping[str, float | None]) -> tuple[float, float]:
     sources = prompt_sources(rise)
     total = sum(sources) if sources else 0.0
     return (sources[1] / total, sources[2] / total) if sources and total else (np.nan, np.nan)
-
-
-def _told(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _growth(series: ServerSeries, name: str, edges: Floats) -> Floats:
@@ -86,9 +83,9 @@ def _growth(series: ServerSeries, name: str, edges: Floats) -> Floats:
     return np.where(growth < 0, np.nan, growth)
 
 
-def hit_rate(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+def hit_rate(servers: Servers) -> Figure:
     """Hit rate in short spans of time, by the engine's counters."""
-    figure = new_figure(width_in, height_in)
+    figure = new_figure(*HALF_PAGE_IN)
     axes = new_axes(figure, "Prompt tokens from a cache", "time (s)", "share")
     styles = {"prefix cache": "-", "external": "--"}
     for number, (name, series) in enumerate(servers.items()):
@@ -103,53 +100,46 @@ def hit_rate(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) ->
                     values[~np.isnan(values)],
                     styles[tier],
                     marker="." if len(edges) < 60 else "",
-                    color=SERIES_COLOURS[shade % len(SERIES_COLOURS)],
+                    color=series_colour(shade),
                     label=f"{name} {tier}" if len(servers) > 1 else tier,
                 )
     axes.set_ylim(0, 1.02)
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
-def kv_usage(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+def kv_usage(servers: Servers) -> Figure:
     """Share of the KV cache in use; below it the requests running (solid) and waiting (dotted)."""
-    figure = new_figure(width_in, height_in)
+    figure = new_figure(*HALF_PAGE_IN)
     upper = new_axes(figure, "KV cache and queue of the engine", "", "KV in use", (2, 1, 1))
     lower = new_axes(figure, "", "time (s)", "requests", (2, 1, 2))
     for number, (name, series) in enumerate(servers.items()):
         if series is None:
             continue
-        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        colour = series_colour(number)
         several = len(servers) > 1
         _line(upper, series, "kv_cache_usage", colour, "-", name if several else "")
         _line(lower, series, "running", colour, "-", "" if several else "running")
-        waits = colour if several else SERIES_COLOURS[1]
+        waits = colour if several else series_colour(1)
         _line(
             lower, series, "waiting", waits, ":" if several else "-", "" if several else "waiting"
         )
     upper.set_ylim(0, 1.02)
-    finish(upper)
-    finish(lower)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
-def memory(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+def memory(servers: Servers) -> Figure:
     """Memory of the engine's and LMCache's processes and of GPUs, in MB."""
-    figure = new_figure(width_in, height_in)
+    figure = new_figure(*HALF_PAGE_IN)
     axes = new_axes(figure, "Memory of engine and cache", "time (s)", "MB")
     for number, (name, series) in enumerate(servers.items()):
         if series is None:
             continue
-        for place, (column, (said, style, scale)) in enumerate(_MEMORY.items()):
+        for place, (column, (said, style, scale)) in enumerate(MEMORY.items()):
             several = len(servers) > 1
-            colour = SERIES_COLOURS[(number if several else place) % len(SERIES_COLOURS)]
+            colour = series_colour(number if several else place)
             label = f"{name} {said}" if several else said
             _line(axes, series, column, colour, style, label, scale)
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _line(

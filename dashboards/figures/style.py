@@ -62,6 +62,8 @@ OUTCOME_COLOURS: dict[str, str] = {
     "malformed": "#df60b2",
 }
 
+PAGE_IN, HALF_PAGE_IN = 11.0, (5.5, 3.0)
+"""Width of a picture as wide as a page, and width and height of one that stands beside another."""
 INK = "#24292f"
 GRID = "#848d97"
 _TEXT_PT = 9.0
@@ -84,6 +86,11 @@ _DECIMALS = re.compile(r"\d+\.\d{3,}")
 def colour_of(index: int) -> str:
     """The colour of the context that appeared as number `index`, from 0; they repeat."""
     return CONTEXT_COLOURS[index % len(CONTEXT_COLOURS)]
+
+
+def series_colour(number: int) -> str:
+    """The colour of a line by its number in the picture, from 0; they repeat."""
+    return SERIES_COLOURS[number % len(SERIES_COLOURS)]
 
 
 def shortened(name: str) -> str:
@@ -158,6 +165,22 @@ def legend_below(figure: Figure) -> None:
         )
 
 
+def marked_line(
+    axes: Axes, points: Sequence[tuple[float, float]], number: int, label: str | None = None
+) -> None:
+    """Marks with a line through them, in the colour of its number."""
+    x, y = [at for at, _ in points], [value for _, value in points]
+    axes.plot(x, y, marker="o", color=series_colour(number), label=label)
+
+
+def finished(figure: Figure) -> Figure:
+    """With all its axes as most end, and the names of everything drawn below them."""
+    for axes in figure.axes:
+        finish(axes)
+    legend_below(figure)
+    return figure
+
+
 def svg_text(figure: Figure, label: str = "", salt: str = "kvswarm") -> str:
     """The figure as an `<svg>` element for a page: scales to its box, and its ink is the page's
     text colour. `label` is what it shows, for those who do not see it; `salt` keeps the ids of
@@ -183,11 +206,8 @@ def _drawn(figure: Figure, background: str, salt: str) -> str:
         # Text stays text: whoever shows the SVG has the letters that our font has not.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(target, format="svg", facecolor=background, metadata={"Date": None})
-    return _slim(target.getvalue())
-
-
-def _slim(markup: str) -> str:
-    """Without what nobody sees or refers to."""
+    markup = target.getvalue()
+    # Without what nobody sees or refers to.
     used = set(_REFERENCE.findall(markup))
     markup = _ID.sub(lambda found: found[0] if found[1] in used else "", markup)
     return _PLACES.sub(lambda found: _DECIMALS.sub(_to_hundredths, found[0]), markup)

@@ -36,9 +36,11 @@ def timeline(
     """A strip for each name: positions in `contexts`, in the order of service. A long one goes on
     in the next row; of one longer than `most_rows`, each row is a stretch of neighbours."""
     most = most_rows(len(strips))
-    heights = [_height_in(len(order), most) for order in strips.values()]
+    rows = [len(_rows(len(order), most)[1]) for order in strips.values()]
+    heights = [max(_LEAST_STRIP_IN, each * _ROW_IN) for each in rows]
     shown = _legend_entries(contexts, strips)
-    columns = min(_columns(width_in, shown), MOST_COLUMNS)
+    names = [str(each.get_label()) for each in shown]
+    columns = min(legend_columns(width_in, names), MOST_COLUMNS) if names else 1
     below_in = 0.1 + (0.1 + 0.2 * -(-len(shown) // columns) if shown else 0.0)
     figure = new_figure(width_in, sum(heights) + 0.42 * len(heights) + below_in)
     grid = figure.add_gridspec(len(strips), 1, height_ratios=heights)
@@ -49,10 +51,6 @@ def timeline(
             handles=shown, loc="outside lower left", ncols=columns, frameon=False, fontsize=9
         )
     return figure
-
-
-def _columns(width_in: float, shown: Sequence[Patch]) -> int:
-    return legend_columns(width_in, [str(each.get_label()) for each in shown]) if shown else 1
 
 
 def most_rows(strips: int) -> int:
@@ -84,10 +82,6 @@ def _rows(count: int, most: int) -> tuple[int, list[int]]:
         return ROW_CELLS, [int(start) for start in starts]
     cells = max(-(-count // rows), 1)
     return cells, [row * cells for row in range(rows)]
-
-
-def _height_in(count: int, most: int) -> float:
-    return max(_LEAST_STRIP_IN, len(_rows(count, most)[1]) * _ROW_IN)
 
 
 def _strip(axes: Axes, title: str, order: Indices, contexts: Sequence[str], most: int) -> None:

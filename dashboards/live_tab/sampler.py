@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dashboards.live_tab.series import Figures, short_of_whole
 from loadgen.stats.metrics import CATALOG, figure_of
 from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.server_counters import ENGINE_FIGURES, server_figures
-from loadgen.stats.server_metrics import ServerSample
+from loadgen.stats.server_counters import ENGINE_FIGURES, ServerSample, server_figures
 from loadgen.stats.sketch import Sketch, bucket_middle
 from loadgen.stats.tally import Tally
 

@@ -133,7 +133,10 @@ class Timeline:
         self._ring.append(request)
         self._added += 1
         if len(self._ring) > self._most_marks:
-            self._release(self._ring.popleft().context_id)
+            released = self._ring.popleft().context_id
+            self._uses[released] -= 1
+            if not self._uses[released]:
+                del self._uses[released], self._numbers[released]
 
     def number(self, context_id: str) -> int | None:
         """The number of a context that has a mark."""
@@ -163,11 +166,6 @@ class Timeline:
             request.request_id,
         )
         return mark if request.outcome == "ok" else (*mark, request.outcome, request.error)
-
-    def _release(self, context_id: str) -> None:
-        self._uses[context_id] -= 1
-        if not self._uses[context_id]:
-            del self._uses[context_id], self._numbers[context_id]
 
 
 MOST_CONTEXTS = 256

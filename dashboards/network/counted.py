@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_axes, new_figure
+from dashboards.figures.style import finished, marked_line, new_axes, new_figure
 from dashboards.network.pivot import bars, by_setting, need, three_digits
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
@@ -110,11 +110,11 @@ def _moved_picture(rows: NetworkFigures, numbers: Sequence[int]) -> Figure:
         axes = new_axes(figure, title, "nodes", "", (1, 2, place))
         for at, name in enumerate(rows.subjects()):
             scale = 100 if measure == "moved_share" else 1
-            values = [scale * need(rows, name, form.format(n, n + 1), measure) for n in numbers]
-            axes.plot(numbers, values, marker="o", color=SERIES_COLOURS[at], label=name)
-        finish(axes)
-    legend_below(figure)
-    return figure
+            points = [
+                (n, scale * need(rows, name, form.format(n, n + 1), measure)) for n in numbers
+            ]
+            marked_line(axes, points, at, name)
+    return finished(figure)
 
 
 def eviction_answer(rows: NetworkFigures) -> StudyAnswer:

@@ -7,8 +7,8 @@ from dashboards.figures.style import save_svg
 from dashboards.network.counted import eviction_answer, placement_answer
 from dashboards.network.served import death_answer, link_answer, loading_answer, regions_answer
 from dashboards.network.streamed import levels_answer, parts_answer
-from dashboards.studies.answer import StudyAnswer, section, written
-from dashboards.studies.page import Provenance
+from dashboards.studies.answer import StudyAnswer, in_short, section, written
+from dashboards.studies.page import Provenance, page_head
 from kv_tiers.trials import (
     NetworkFigures,
     evicting,
@@ -46,18 +46,17 @@ def write_network_page(rows: NetworkFigures, made: Provenance, folder: Path) -> 
 
 
 def _blocks(answers: Sequence[tuple[str, StudyAnswer]], made: Provenance) -> Iterator[str]:
-    yield (
-        "# Behind the network: placed, lost, shared, given up, loaded, streamed\n\nEach part of a"
-        " store of KV on several nodes, measured against not having it, without an engine. Nodes"
-        " are real valkey servers; what is counted, and not timed, says so. In `levels` and `parts`"
-        " the link's clock is counted. What codecs lose of a model's KV, and of what it says then,"
-        " `kvswarm kv codecs` measures.\n\n<!-- needs: model -->\n"
-        f"```sh\n{made.command}\n```\n\n{made.words}"
-        f" Sentences are made from the figures by rules; all figures are in [{CSV}]({CSV})."
+    head = page_head(
+        "Behind the network: placed, lost, shared, given up, loaded, streamed",
+        "Each part of a store of KV on several nodes, measured against not having it, without an"
+        " engine. Nodes are real valkey servers; what is counted, and not timed, says so. In"
+        " `levels` and `parts` the link's clock is counted. What codecs lose of a model's KV, and"
+        " of what it says then, `kvswarm kv codecs` measures.",
+        made,
     )
-    yield "## In short\n\n" + "\n".join(
-        f"- [{answer.question}](#{key}) {answer.short}" for key, answer in answers
-    )
+    rule = f"Sentences are made from the figures by rules; all figures are in [{CSV}]({CSV})."
+    yield f"{head} {rule}"
+    yield in_short(answer.linked(key) for key, answer in answers)
     for key, answer in answers:
         yield from section(key, answer, NAME)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_axes, new_figure
+from dashboards.figures.style import SERIES_COLOURS, finished, marked_line, new_axes, new_figure
 from dashboards.network.pivot import PivotColumn, Write, bars, need, pivot, rows_of, three_digits
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
@@ -307,16 +307,13 @@ def _loading_picture(rows: NetworkFigures, names: Sequence[str], settings: Seque
     tokens, rate = _computing(rows)
     figure = new_figure(8.0, 4.2)
     axes = new_axes(figure, "seconds to have the prompt's KV", "link, Mbit/s")
-    rates = [float(each.split()[0]) for each in settings]
     for at, name in enumerate(names):
-        values = [need(rows, name, each, "loaded_s") for each in settings]
-        axes.plot(rates, values, marker="o", color=SERIES_COLOURS[at], label=name)
+        loads = [(float(each.split()[0]), need(rows, name, each, "loaded_s")) for each in settings]
+        marked_line(axes, loads, at, name)
     axes.axhline(tokens / rate, linestyle="--", color=SERIES_COLOURS[-1], label="computed")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    finish(axes)
-    legend_below(figure)
-    return figure
+    return finished(figure)
 
 
 def _mbit(rate: float | None) -> str:

@@ -9,7 +9,7 @@ from dashboards.report.wording import listed
 from loadgen.compare import wording
 from loadgen.compare.comparison import ComparedMetric as Compared
 from loadgen.compare.comparison import Comparison, compare
-from loadgen.compare.metrics import NOTHING, figure
+from loadgen.compare.metrics import NOTHING
 from loadgen.compare.noise import Noise
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import common_warmup_s, read_run
@@ -122,18 +122,6 @@ def pair_table(pair: Pair) -> Table | None:
         return None
     level = wording.confidence(pair.comparison.row_level)
     columns = ("", pair.base, pair.new, "change", f"{level} interval", "verdict")
-    rows = tuple(
-        TableRow(
-            row.statistic.name,
-            (
-                figure(row.statistic, row.base),
-                figure(row.statistic, row.new),
-                wording.change(row),
-                wording.bounds(row),
-                wording.verdict(row),
-            ),
-        )
-        for row in pair.comparison.rows
-    )
+    rows = tuple(TableRow(row.statistic.name, wording.cells(row)) for row in pair.comparison.rows)
     note = "".join(f"Note: {remark}. " for remark in pair.comparison.remarks)
     return Table(f"{pair.new} against {pair.base}", columns, rows, note=note)

@@ -32,9 +32,14 @@ class RunFigures:
     computed: bool
 
     @property
+    def finished(self) -> int:
+        """All but those that were `cancelled`."""
+        return self.requests - self.outcomes.get("cancelled", 0)
+
+    @property
     def failed(self) -> int:
-        """Those that ended neither `ok` nor `cancelled`."""
-        return self.requests - self.ok - self.outcomes.get("cancelled", 0)
+        """Those that finished and not `ok`."""
+        return self.finished - self.ok
 
     def of(self, metric: str, statistic: str) -> float | None:
         """One figure, None where it is not known."""

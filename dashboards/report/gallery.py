@@ -13,14 +13,21 @@ from dashboards.figures.prompt_length import clouds, computed_cloud, prompt_leng
 from dashboards.figures.rates import cached_share, outcomes, throughput
 from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.retrieval import RetrievalSeries, labels, retrieval
-from dashboards.figures.server import Servers, ServerSeries, hit_rate, kv_usage, memory, tells_hits
+from dashboards.figures.server import (
+    MEMORY,
+    Servers,
+    ServerSeries,
+    hit_rate,
+    kv_usage,
+    memory,
+    tells_hits,
+)
 from dashboards.figures.style import svg_text
 from dashboards.figures.timeline import described, most_rows, timeline
 from dashboards.report.run_files import ReportedRun
 from dashboards.report.wording import number
 
 Runs = Mapping[str, DrawnRequests]
-_MEMORY = ("engine_rss_mb", "lmcache_rss_mb", "gpu_memory_mb", "lmcache_l1_memory_usage_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,8 @@ class Picture:
 
 def pictures(runs: Sequence[ReportedRun]) -> list[Picture]:
     """All that can be drawn of the runs."""
-    named = {_label(run.name): run for run in runs}
+    # Matplotlib keeps names that begin with `_` out of legends; a space before it is not seen.
+    named = {f" {run.name}" if run.name.startswith("_") else run.name: run for run in runs}
     asked = {name: run.drawn for name, run in named.items() if len(run.drawn)}
     served = {name: run for name, run in asked.items() if len(run.service_order)}
     servers = {name: run.server_series for name, run in named.items()}
@@ -46,11 +54,6 @@ def pictures(runs: Sequence[ReportedRun]) -> list[Picture]:
         *_of_labels({name: found_of(named[name]) for name in asked}),
         *_of_outcomes(asked),
     ]
-
-
-def _label(name: str) -> str:
-    """Matplotlib keeps names that begin with `_` out of legends; a space before it is not seen."""
-    return f" {name}" if name.startswith("_") else name
 
 
 def _of_service(runs: Runs) -> Iterator[Picture]:
@@ -102,7 +105,10 @@ def _thinning(runs: Runs) -> str:
 
 def _fits(runs: Runs) -> Iterator[str]:
     for name, run in runs.items():
-        found = [(_prompts(each.kind), each.fit) for each in clouds(run)]
+        kinds = {"all": "all prompts"}
+        found = [
+            (kinds.get(each.kind, f"mostly {each.kind} prompts"), each.fit) for each in clouds(run)
+        ]
         whole = computed_cloud(run)
         found.append(("computed tokens", whole.fit if whole is not None else None))
         told = [
@@ -110,10 +116,6 @@ def _fits(runs: Runs) -> Iterator[str]:
         ]
         words = "; ".join(told) or "no slope that could be told from 0"
         yield f"{name}: {words}." if len(runs) > 1 else f"{words[0].upper()}{words[1:]}."
-
-
-def _prompts(kind: str) -> str:
-    return "all prompts" if kind == "all" else f"mostly {kind} prompts"
 
 
 def _slope(fit: LineFit) -> str:
@@ -142,7 +144,7 @@ def _of_servers(servers: Servers) -> Iterator[Picture]:
         dotted = "; waiting is dotted" if len(servers) > 1 else ""
         caption = f"Share of the KV cache in use, and requests running and waiting{dotted}."
         yield picture("kv-usage", kv_usage(servers), caption)
-    if any(_known(each, _MEMORY) for each in known):
+    if any(_known(each, [*MEMORY]) for each in known):
         caption = "Resident memory of what kvswarm started; GPUs with all who use them."
         yield picture("memory", memory(servers), caption)
 

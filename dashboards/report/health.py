@@ -66,8 +66,8 @@ def checks(run: ReportedRun, figures: RunFigures) -> list[Check]:
         *steady_checks(run),
         *_client(run),
         _engine(run, figures),
-        _cache_state(run),
-        *_notes(run),
+        _CACHE.get(str(run.description.get("cache_state")), _UNKNOWN_CACHE),
+        *(Check("note", "note", str(note)) for note in run.description.get("notes") or []),
     ]
 
 
@@ -98,11 +98,10 @@ def _samples(figures: RunFigures) -> Check:
 
 
 def _failures(run: ReportedRun, figures: RunFigures) -> Check:
-    cut = figures.outcomes.get("cancelled", 0)
-    finished = figures.requests - cut
+    finished = figures.finished
     share = figures.failed / finished if finished else 0.0
     said = f"{figures.failed:,} of {finished:,} finished requests failed ({percent(share)})"
-    if cut:
+    if cut := figures.requests - finished:
         said += f"; {cut:,} were cut off or never sent"
     if late := int(run.requests.is_late.sum()):
         said += f"; {late:,} of the failed were cut off late: they had waited TTFT and E2E at least"
@@ -233,16 +232,7 @@ _CACHE: dict[str, Check] = {
     "simulated": Check("simulated", "doubt", "no server answered: `kvswarm simulate` made it"),
     "warm": Check("caches", "doubt", "kept from an earlier swarm (--keep-cache)"),
 }
-
-
-def _cache_state(run: ReportedRun) -> Check:
-    unknown = Check("caches", "unknown", "what they held at the start is not known")
-    return _CACHE.get(str(run.description.get("cache_state")), unknown)
-
-
-def _notes(run: ReportedRun) -> Iterator[Check]:
-    for note in run.description.get("notes") or []:
-        yield Check("note", "note", str(note))
+_UNKNOWN_CACHE = Check("caches", "unknown", "what they held at the start is not known")
 
 
 def steady_checks(run: ReportedRun) -> Iterator[Check]:

@@ -63,7 +63,10 @@ def make_page(
     """A self-contained page about one run, or about several set against the first. The same files
     give the same page."""
     names = short_names(paths)
-    runs = _alike([read_files(path, name) for path, name in zip(paths, names, strict=True)])
+    runs = [read_files(path, name) for path, name in zip(paths, names, strict=True)]
+    # A context has one number, and so one colour, in all runs.
+    for run, requests in zip(runs, renumbered([run.drawn for run in runs]), strict=True):
+        run.drawn = requests
     figures = {run.name: figures_of(run) for run in runs}
     compared = pairs(paths, names, vary, noise)
     return render(
@@ -99,13 +102,6 @@ def render(content: PageContent) -> str:
         pictures=_marked(content.pictures),
         tables=[table for table in content.tables if table.rows],
     )
-
-
-def _alike(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
-    """With one number, and so one colour, for a context in all runs."""
-    for run, requests in zip(runs, renumbered([run.drawn for run in runs]), strict=True):
-        run.drawn = requests
-    return list(runs)
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

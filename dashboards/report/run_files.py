@@ -63,7 +63,9 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     they were made. Raises UsageError."""
     found: list[Path] = []
     for path in paths:
-        inside = [path] if is_run(path) else _inside(path)
+        inside = [path] if is_run(path) else []
+        if not inside and path.is_dir():
+            inside = sorted(filter(is_run, path.iterdir()), key=_start)
         if not inside:
             reason = "no run in" if path.is_dir() else "no run at"
             raise UsageError(
@@ -73,16 +75,10 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return list({path.resolve(): path for path in found}.values())
 
 
-def _inside(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    inside = [each for each in path.iterdir() if each.is_dir() and is_run(each)]
-    return sorted(inside, key=lambda each: (_start_s(each), each.name))
-
-
-def _start_s(path: Path) -> float:
+def _start(path: Path) -> tuple[float, str]:
+    """When it was made, and its name."""
     start_s = read_json(path / RUN_JSON).get("start_unix_s")
-    return float(start_s) if isinstance(start_s, int | float) else 0.0
+    return float(start_s) if isinstance(start_s, int | float) else 0.0, path.name
 
 
 def read_files(path: Path, name: str) -> ReportedRun:

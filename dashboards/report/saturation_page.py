@@ -3,7 +3,6 @@
 import csv
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -65,12 +64,7 @@ def read_points(path: Path) -> list[Point]:
     with path.open(newline="", encoding="utf-8") as file:
         try:
             return [
-                Point(
-                    **{
-                        each.name: _value(row[each.name], kinds[each.name])
-                        for each in fields(Point)
-                    }
-                )
+                Point(**{name: _value(row[name], kind) for name, kind in kinds.items()})
                 for row in csv.DictReader(file)
             ]
         except (KeyError, ValueError, TypeError) as error:

@@ -13,6 +13,7 @@ from dashboards.report.wording import counted, listed, number, percent, utc
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import read_object
 from loadgen.sweep.folder import SWEEP_JSON
+from loadgen.sweep.matrix import axes_title
 from loadgen.sweep.table import TAILS, Cell, read_cells
 
 SHOWN: Mapping[str, str] = {
@@ -66,19 +67,16 @@ def axes_of(cells: Sequence[Cell]) -> dict[str, list[str]]:
     return found
 
 
-def _others(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
-    return tuple((key, text) for key, text in cell.axes.items() if key not in (axis, "seed"))
-
-
 def _alike(cell: Cell, axis: str) -> tuple[int, tuple[tuple[str, str], ...]]:
-    return cell.repeat, _others(cell, axis)
+    others = (each for each in cell.axes.items() if each[0] not in (axis, "seed"))
+    return cell.repeat, tuple(others)
 
 
 def sentences(axis: str, cells: Sequence[Cell]) -> Iterator[str]:
     """What the values of an axis did to each of the main figures: medians of the runs that differ
     from those of other values in it alone."""
     values = axes_of(cells)[axis]
-    has = {value: {_alike(c, axis) for c in cells if c.axes.get(axis) == value} for value in values}
+    has = {value: {_alike(cell, axis) for cell in _at(cells, axis, value)} for value in values}
     common = set.intersection(*has.values())
     alike = [cell for cell in cells if _alike(cell, axis) in common]
     for name in SAID:
@@ -93,7 +91,7 @@ def sentences(axis: str, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _median(cells: Sequence[Cell], axis: str, value: str, name: str) -> float | None:
-    found = _known([cell for cell in cells if cell.axes.get(axis) == value], name)
+    found = _known(_at(cells, axis, value), name)
     return median(found) if found else None
 
 
@@ -153,7 +151,8 @@ def _lines(axis: str, cells: Sequence[Cell]) -> tuple[dict[str, list[Cell]], boo
         named: dict[str, list[Cell]] = {}
         ordered = {name: ["", *filter(None, values[name])] for name in kept}
         for cell in sorted(cells, key=partial(_place, ordered)):
-            named.setdefault(_name(cell, kept), []).append(cell)
+            name = ", ".join(f"{key} {cell.axes.get(key) or '-'}" for key in kept)
+            named.setdefault(name, []).append(cell)
         if len(named) <= MOST_LINES:
             return named, kept == others
         kept = kept[:-1]
@@ -163,10 +162,6 @@ def _lines(axis: str, cells: Sequence[Cell]) -> tuple[dict[str, list[Cell]], boo
 def _place(ordered: Mapping[str, list[str]], cell: Cell) -> list[int]:
     """Where it stands among others: without an option, before all of its values."""
     return [values.index(cell.axes.get(name, "")) for name, values in ordered.items()]
-
-
-def _name(cell: Cell, names: Sequence[str]) -> str:
-    return ", ".join(f"{name} {cell.axes.get(name) or '-'}" for name in names)
 
 
 def cells_table(cells: Sequence[Cell]) -> Table:
@@ -179,13 +174,9 @@ def cells_table(cells: Sequence[Cell]) -> Table:
     for cell_id, runs in grouped.items():
         found = [_known(runs, name) for name in names]
         figures = [_figure(n, median(f)) if f else "-" for n, f in zip(names, found, strict=True)]
-        rows.append(TableRow(_title(runs[0]) or cell_id, (str(len(runs)), *figures)))
+        rows.append(TableRow(axes_title(runs[0].axes) or cell_id, (str(len(runs)), *figures)))
     columns = ("cell", "runs", *(SHOWN[name] for name in names))
     return Table("Cells", columns, tuple(rows), note=f"Medians of the runs of a cell. {TAILS}")
-
-
-def _title(cell: Cell) -> str:
-    return ", ".join(f"{name} {text}" for name, text in cell.axes.items() if text)
 
 
 def _faults_table(cells: Sequence[Cell]) -> Table:

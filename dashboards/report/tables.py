@@ -103,16 +103,12 @@ _ENGINE = {
 def outcomes_table(runs: Mapping[str, RunFigures]) -> Table:
     """A row for each outcome, a column for each run."""
     names = list(dict.fromkeys(name for each in runs.values() for name in each.outcomes))
-    rows = [
-        TableRow(
-            name, tuple(_share(figures.outcomes.get(name, 0), figures) for figures in runs.values())
-        )
-        for name in names
-    ]
+    rows = [TableRow(name, tuple(_share(name, each) for each in runs.values())) for name in names]
     return Table("Outcomes", ("outcome", *runs), tuple(rows))
 
 
-def _share(count: int, figures: RunFigures) -> str:
+def _share(outcome: str, figures: RunFigures) -> str:
+    count = figures.outcomes.get(outcome, 0)
     return f"{count:,} ({percent(count / figures.requests)})" if figures.requests else f"{count:,}"
 
 

@@ -44,11 +44,10 @@ def _sent(run: ReportedRun, figures: RunFigures) -> str:
 
 def _failures(run: ReportedRun, figures: RunFigures) -> Iterator[str]:
     if figures.failed:
-        finished = figures.requests - figures.outcomes.get("cancelled", 0)
         most = next(
             (f", most often: {text}" for _, text in frequent_errors(run, 1, failed=True)), ""
         )
-        share = percent(figures.failed / finished)
+        finished, share = figures.finished, percent(figures.failed / figures.finished)
         yield f"{figures.failed:,} of {finished:,} finished requests failed ({share}{most})."
 
 

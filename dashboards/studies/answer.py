@@ -1,8 +1,10 @@
 """An answer with its tables and pictures, and how it stands on a page."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -22,6 +24,19 @@ class MarkdownTable:
         """With the figures set to the right; nothing in a cell ends it."""
         lines = [self.header, ("---", *["---:"] * (len(self.header) - 1)), *self.rows]
         return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+
+
+def in_short(sentences: Iterable[str]) -> str:
+    """The answers that a page begins with."""
+    return "## In short\n\n" + "\n".join(f"- {each}" for each in sentences)
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A CSV file of rows that name their columns."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def written(page: Path, blocks: Iterable[str]) -> Path:
@@ -67,6 +82,7 @@ COLUMNS: dict[str, Column] = {
     "rejected_share": ("rejected", percent),
 }
 """What a summary's figure is called in a table, and how it is written."""
+NOT_MEASURED = "Not measured."
 LATENCY = ("requests", "ttft_p50_ms", FIRST, "ttft_p95_ms")
 REUSED = ("hit_rate", COMPUTED)
 
@@ -120,7 +136,11 @@ class StudyAnswer:
     @property
     def short(self) -> str:
         """The answer in one sentence."""
-        return self.sentences[0] if self.sentences else "Not measured."
+        return self.sentences[0] if self.sentences else NOT_MEASURED
+
+    def linked(self, key: str) -> str:
+        """The question as a link to its section, and the answer in short."""
+        return f"[{self.question}](#{key}) {self.short}"
 
 
 def section(key: str, answer: StudyAnswer, name: str) -> Iterator[str]:

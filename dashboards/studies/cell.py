@@ -10,9 +10,10 @@ from loadgen.stats.server_counters import OFFLOAD as OFFLOADED
 
 PLAIN, NO_REUSE = "vllm", "vllm-no-prefix-cache"
 ORDERED, OFFLOAD = "vllm-context", "vllm-lmcache"
+NATIVE, EIGHT_BITS = "vllm-offload", "vllm-fp8"
 """Names of targets as the catalog has them."""
 COLD = "cold"
-FIRST, REQUESTS_PER_S = "ttft_mean_ms", "requests_per_s"
+FIRST, P50, REQUESTS_PER_S = "ttft_mean_ms", "ttft_p50_ms", "requests_per_s"
 CONTRASTED = frozenset((FIRST, REQUESTS_PER_S))
 """Figures that stand beside an interval, too, and there are geometric means over runs."""
 COMPUTED = "computed_prompt_tokens"

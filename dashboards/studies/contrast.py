@@ -7,7 +7,7 @@ from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import change, duration, factor, times, unit_of
-from loadgen.compare.comparison import ComparedMetric, make_row, verdict_of
+from loadgen.compare.comparison import CONFIDENCE_OF_ROWS, ComparedMetric, make_row, verdict_of
 from loadgen.compare.estimate import estimate
 from loadgen.compare.interval import between_repeats, on_scale
 from loadgen.compare.metrics import Statistic, parse_statistic
@@ -16,8 +16,8 @@ from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides, exponential, scale_of
 from loadgen.compare.wording import agreement
 
-LEVEL = 0.95
-"""Of each interval."""
+MEAN = "ttft_ms.mean"
+LEVEL = CONFIDENCE_OF_ROWS
 COUNTED = frozenset(("cached_share",))
 """Metrics that no late client changes."""
 LEAST_RUNS, LEAST_PAIRS, LEAST_SAMPLES = 4, 2, 5
@@ -95,10 +95,11 @@ class Contrast:
         if row is None or row.change is None:
             return []
         ends = row.change.low, row.change.estimate, row.change.high
-        return [_changed(row.statistic, part) for part in ends]
+        is_share = row.statistic.metric.form == "share"
+        return [f"{100 * part:+.1f} points" if is_share else change(part) for part in ends]
 
 
-def contrast(base: Cells, new: Cells, names: tuple[str, str], metric: str) -> Contrast:
+def contrast(base: Cells, new: Cells, names: tuple[str, str], metric: str = MEAN) -> Contrast:
     """`metric` as in `kvswarm compare` (`ttft_ms.mean`); repeats of a side are used together.
     Raises UsageError for a run that cannot be read."""
     usable = [side.counted if metric in COUNTED else side.sound for side in (base, new)]
@@ -110,7 +111,7 @@ def contrast_runs(
     base: Sequence[ComparedRun],
     new: Sequence[ComparedRun],
     names: tuple[str, str],
-    metric: str,
+    metric: str = MEAN,
     made: int = 1,
 ) -> Contrast:
     """The same of runs, or of parts of runs, that were read before. `made` is how many there were
@@ -153,9 +154,8 @@ def _by_runs(sides: Sides, row: ComparedMetric) -> ComparedMetric:
     if len(series) < len(sides.runs) or pairs < LEAST_PAIRS:
         return row
     figures = [on_scale(estimate(data, statistic, 1).value, scale) for data in series]
-    seeds = [run.seed for run in sides.base], [run.seed for run in sides.new]
     base, new = figures[: len(sides.base)], figures[len(sides.base) :]
-    found = between_repeats(base, new, seeds, LEVEL)
+    found = between_repeats(base, new, sides.seeds, LEVEL)
     if found is None:
         return row
     change = found if scale == "plain" else found.through(lambda value: exponential(value) - 1)
@@ -169,10 +169,6 @@ def _shown(statistic: Statistic, value: float) -> str:
     if unit == "%":
         return f"{100 * value:.1f} %"
     return f"{value:.3g} {'per second' if unit == '1/s' else unit}"
-
-
-def _changed(statistic: Statistic, part: float) -> str:
-    return f"{100 * part:+.1f} points" if statistic.metric.form == "share" else change(part)
 
 
 _UNKNOWN = {

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import LATENCY, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import NO_REUSE, PLAIN, Cells
+from dashboards.studies.answer import LATENCY, NOT_MEASURED, StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.cell import EIGHT_BITS, NATIVE, NO_REUSE, P50, PLAIN, Cells
 from dashboards.studies.pictures import Line, against, line_of
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.wording import count, crowd, duration, factor, percent, times
 
 NO_CACHE, CACHE, CONTINUOUS, SERIAL = "hf-no-cache", "hf-cache", "hf-continuous", "vllm-serial"
-EIGHT_BITS, OFFLOADED, BOUNDED = "vllm-fp8", "vllm-offload", "vllm-queue"
+BOUNDED = "vllm-queue"
 RUNGS = {
     NO_CACHE: "transformers without a KV cache",
     CACHE: "transformers with one",
@@ -20,7 +20,7 @@ RUNGS = {
     NO_REUSE: "vLLM without a prefix cache",
     PLAIN: "vLLM",
     EIGHT_BITS: "vLLM with KV in eight bits",
-    OFFLOADED: "vLLM with its own offload",
+    NATIVE: "vLLM with its own offload",
 }
 """From the lowest upwards, by target."""
 STEPS = {
@@ -29,17 +29,16 @@ STEPS = {
     NO_REUSE: (SERIAL, "vLLM's batching"),
     PLAIN: (NO_REUSE, "Its prefix cache"),
     EIGHT_BITS: (PLAIN, "KV in eight bits"),
-    OFFLOADED: (PLAIN, "Offload to memory, where the engine's own cache holds everything,"),
+    NATIVE: (PLAIN, "Offload to memory, where the engine's own cache holds everything,"),
 }
 """What a rung adds to another."""
-RATE, FIRST_P50 = "output_tokens_per_s", "ttft_p50_ms"
+RATE = "output_tokens_per_s"
 CPU = "server_cpu_ms_per_token"
-COLUMNS = ("requests", RATE, FIRST_P50, "tpot_p50_ms", "hit_rate", "peak_engine_rss_mb", CPU)
+COLUMNS = ("requests", RATE, P50, "tpot_p50_ms", "hit_rate", "peak_engine_rss_mb", CPU)
 QUEUES = {PLAIN: "all wait", BOUNDED: "sixteen wait"}
 GOOD, REJECTED = "goodput_share", "rejected_share"
 FLAT = 1.25
 """Up to so many times the tokens a second is flat: a queue hides the gaps between requests."""
-NOTHING = "Not measured."
 NEARLY = 0.9
 """From such a share of the most tokens a second on, more users bring little."""
 
@@ -52,7 +51,7 @@ def by_users(cells: Cells) -> StudyAnswer:
 
     panels = [
         ("Throughput", "output tokens/s", lines(RATE)),
-        ("Time to first token", "p50, ms", lines(FIRST_P50)),
+        ("Time to first token", "p50, ms", lines(P50)),
     ]
     picture = StudyPicture(
         "users",
@@ -74,7 +73,8 @@ def by_step(cells: Cells) -> StudyAnswer:
         for target, (below, said) in STEPS.items()
         if (told := _ratios(cells, below, target))
     )
-    return StudyAnswer("What does each idea buy?", (*sentences, APART) if sentences else (NOTHING,))
+    told = (*sentences, APART) if sentences else (NOT_MEASURED,)
+    return StudyAnswer("What does each idea buy?", told)
 
 
 def by_length(cells: Cells) -> StudyAnswer:
@@ -96,7 +96,7 @@ def by_length(cells: Cells) -> StudyAnswer:
     first = (
         f"Output tokens a second with a KV cache are those without it {listed(said)}."
         if said
-        else NOTHING
+        else NOT_MEASURED
     )
     return StudyAnswer(
         "What does the lack of a KV cache cost as the text grows?",
@@ -128,7 +128,9 @@ def by_load(cells: Cells) -> StudyAnswer:
     return StudyAnswer(
         "Does goodput hold when load passes capacity?",
         (
-            f"Requests a second within their objective: {'; '.join(told)}." if told else NOTHING,
+            f"Requests a second within their objective: {'; '.join(told)}."
+            if told
+            else NOT_MEASURED,
             *_turned_away(cells),
         ),
         (cell_table(cells, ("target", "rate"), ("requests", GOOD, REJECTED, *LATENCY[1:])),),
@@ -174,7 +176,7 @@ def _most(cells: Cells) -> str:
         if rates := _rates(part):
             users = max(rates, key=lambda each: rates[each])
             told.append(f"{rates[users]:.3g} from {name} ({crowd(users)})")
-    return f"The most output tokens a second are {listed(told)}." if told else NOTHING
+    return f"The most output tokens a second are {listed(told)}." if told else NOT_MEASURED
 
 
 def _saturation(cells: Cells) -> Iterator[str]:
@@ -213,7 +215,7 @@ def _waiting(cells: Cells) -> Iterator[str]:
     told = [
         f"{duration(middle)} from {name}"
         for name, part in _rungs(cells)
-        if (middle := part.where(users=users[-1]).middle(FIRST_P50)) is not None
+        if (middle := part.where(users=users[-1]).middle(P50)) is not None
     ]
     if told:
         yield f"With {crowd(users[-1])} the first token comes after {listed(told)} (medians)."

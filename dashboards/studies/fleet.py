@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.answer import NOT_MEASURED, StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import COMPUTED, FIRST, PLAIN, REQUESTS_PER_S, SAME, Cells, StudyCell
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import COST_PANELS, Bar, against, bars, line_of
@@ -22,7 +22,6 @@ KINDS = {
     SHARED: "one LMCache behind both",
 }
 COLUMNS = (COMPUTED, "hit_rate", AFFINITY, "ttft_p50_ms", FIRST, "ttft_p95_ms", RATE)
-MEAN = "ttft_ms.mean"
 
 
 def routers(cells: Cells) -> list[tuple[str, Cells]]:
@@ -53,7 +52,7 @@ def _computed(cells: Cells) -> Iterator[str]:
     known = [(part.middle(COMPUTED), name) for name, part in routers(cells)]
     found = sorted((tokens, name) for tokens, name in known if tokens is not None)
     if not found:
-        yield "Not measured."
+        yield NOT_MEASURED
         return
     told = [f"{count(tokens)} with {name}" for tokens, name in found]
     least, most = found[0][0], found[-1][0]
@@ -81,7 +80,7 @@ def _faster(cells: Cells, when: str = "Against engines that take turns") -> str:
     base = cells.where(router=IN_TURN)
     names = "in turn, mean TTFT", "routed, mean TTFT"
     found = [
-        (name, contrast(base, part, names, MEAN))
+        (name, contrast(base, part, names))
         for name, part in routers(cells)
         if name != IN_TURN
     ]
@@ -218,14 +217,14 @@ def shared(cells: Cells) -> StudyAnswer:
     for target in (IN_CONTEXT, SHARED):
         names = "vLLM as it is, mean TTFT", "with it, mean TTFT"
         found = tuple(
-            (name, contrast(cells.where(target=FLEET, router=name), part, names, MEAN))
+            (name, contrast(cells.where(target=FLEET, router=name), part, names))
             for name, part in routers(cells.where(target=target))
         )
         if found:
             sentences.append(Contrasts("", found).said(f"With {KINDS[target]}"))
     return StudyAnswer(
         "What do context order or a shared tier leave for a router to do?",
-        tuple(sentences) or ("Not measured.",),
+        tuple(sentences) or (NOT_MEASURED,),
         (cell_table(cells, ("target", "router"), COLUMNS),),
     )
 
@@ -265,13 +264,13 @@ def _by(told: Sequence[tuple[str, Cells]], axis: str, named: Callable[[str], str
             f"{count(tokens)} with {named(each)}" for each, tokens in known if tokens is not None
         ]
         found += [f"{listed(sizes)} ({name})"] if len(sizes) > 1 else []
-    return f"Prompt tokens computed: {'; '.join(found)}." if found else "Not measured."
+    return f"Prompt tokens computed: {'; '.join(found)}." if found else NOT_MEASURED
 
 
 def predicted(cells: Cells) -> StudyAnswer:
     """The curve of what was routed to each engine, at the size of its cache."""
     found = [each for cell in cells.counted for each in _predictions(cell)]
-    first = "Not measured."
+    first = NOT_MEASURED
     if found:
         off, too_far = most_off(found)
         first = (

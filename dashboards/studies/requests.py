@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
+from dashboards.figures.requests import context_changes
 from dashboards.studies.cell import Cells
 from dashboards.studies.contrast import LEVEL
 from dashboards.studies.wording import percent
@@ -40,7 +41,7 @@ def turns(requests: Requests) -> tuple[int, int]:
         of_batch = batches == batch
         order = np.argsort(first_token_s[of_batch], kind="stable")
         served = contexts[of_batch][order]
-        taken += 1 + int((served[1:] != served[:-1]).sum())
+        taken += 1 + context_changes(served)
         fewest += len(np.unique(served))
     return taken, fewest
 
@@ -96,20 +97,6 @@ def _sent(run: Path) -> Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelShare:
-    """A share, 0 to 1, with Wilson's interval (1927)."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def words(self) -> str:
-        """`83 % (75 % to 90 %)`."""
-        return f"{percent(self.value)} ({percent(self.low)} to {percent(self.high)})"
-
-
-@dataclass(frozen=True, slots=True)
 class PairedQuestions:
     """Questions that were asked of both sides: how many were right more often on the one, and on
     the other. `p` is of the sign test over those (McNemar's, exact)."""
@@ -140,13 +127,15 @@ def _by_question(cells: Cells) -> dict[str, float]:
     return {question: sum(each) / len(each) for question, each in right.items()}
 
 
-def share_right(cells: Cells) -> LabelShare | None:
-    """The share of right labels over the requests of all cells; None without any. The interval is
-    for as many samples as there are different questions: one that returns is answered alike."""
+def share_right(cells: Cells) -> str:
+    """The share of right labels over the requests of all cells with Wilson's interval (1927), as
+    `83 % (75 % to 90 %)`; empty without any. The interval is for as many samples as there are
+    different questions: one that returns is answered alike."""
     found = [label for cell in cells for label in labels_of(cell.run)]
     if not found:
-        return None
+        return ""
     share = sum(is_right for _, is_right in found) / len(found)
     questions = len({question for question, _ in found})
     interval = binomtest(round(share * questions), questions).proportion_ci(LEVEL, "wilson")
-    return LabelShare(share, min(share, float(interval.low)), max(share, float(interval.high)))
+    low, high = min(share, float(interval.low)), max(share, float(interval.high))
+    return f"{percent(share)} ({percent(low)} to {percent(high)})"

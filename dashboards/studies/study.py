@@ -11,7 +11,13 @@ from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cells, StudyCell
 from loadgen.errors import UsageError
 from loadgen.runs.exit_code import SATURATED
-from loadgen.sweep.definition import Definition, Options, Value, read_definition, text_of
+from loadgen.sweep.definition import (
+    Definition,
+    Options,
+    option_texts,
+    read_definition,
+    text_of,
+)
 from loadgen.sweep.matrix import CellPlan, cells_of
 from loadgen.sweep.runner import ASSUMED_OVERHEAD_S, ASSUMED_START_S, spoken
 from loadgen.sweep.table import Cell as MeasuredCell
@@ -56,7 +62,7 @@ class StudyPlan:
     @property
     def name(self) -> str:
         """`task1` or `task1-quick`."""
-        return folder_name(self.study.name, self.quick)
+        return f"{self.study.name}-quick" if self.quick else self.study.name
 
     def merged(self, corpora: Path) -> Definition:
         """All parts as one sweep, so that they share engine starts; a cell that several parts have
@@ -68,10 +74,17 @@ class StudyPlan:
                     raise part.error("", name, f"must be as in the other parts of {self.name}")
         cells: list[Options] = []
         for plan in self._plans():
-            options = {key: _placed(value, corpora) for key, value in plan.options.items()}
+            options = {
+                key: value.replace(CORPORA, str(corpora)) if isinstance(value, str) else value
+                for key, value in plan.options.items()
+            }
             if options not in cells:
                 cells.append(options)
-        alike = _alike(cells)
+        alike = {
+            key: value
+            for key, value in cells[0].items()
+            if all(each.get(key) == value for each in cells)
+        }
         return Definition(
             name=self.name,
             options=alike,
@@ -123,7 +136,7 @@ class StudyPlan:
 
     def _cells(self, measured: Sequence[MeasuredCell]) -> Iterator[StudyCell]:
         for name, part in self.parts.items():
-            plans = [_settings(_texts(plan.options)) for plan in cells_of(part)]
+            plans = [_settings(option_texts(plan.options)) for plan in cells_of(part)]
             for each in measured:
                 settings = _settings({**each.options, **each.axes})
                 if settings in plans:
@@ -139,11 +152,6 @@ class StudyPlan:
 def _each(figures: Mapping[str, float | None]) -> float | None:
     computed, requests = figures.get(COMPUTED), figures.get("requests")
     return computed / requests if computed is not None and requests else None
-
-
-def folder_name(study: str, quick: bool) -> str:
-    """Where the definitions of a study lie, and what its sweep is called."""
-    return f"{study}-quick" if quick else study
 
 
 def read_plan(study: Study, quick: bool) -> StudyPlan:
@@ -170,11 +178,6 @@ def _overlaid(part: Definition, every: Mapping[str, Any], own: Mapping[str, Any]
     return replace(part, **{**every, **own, **tables})
 
 
-def _alike(cells: Sequence[Options]) -> Options:
-    first = cells[0]
-    return {key: value for key, value in first.items() if all(c.get(key) == value for c in cells)}
-
-
 def _key(options: Options, names: Sequence[str]) -> frozenset[tuple[str, str]]:
     return frozenset((name, text_of(name, options[name])) for name in names if name in options)
 
@@ -183,14 +186,6 @@ def _own(cell: Options, alike: Options) -> Options:
     """What is not alike in all, with what is needed for an engine first: it names the runs."""
     order = [*(key for key in ENGINE if key in cell), *cell]
     return {key: cell[key] for key in dict.fromkeys(order) if key not in alike}
-
-
-def _placed(value: Value, corpora: Path) -> Value:
-    return value.replace(CORPORA, str(corpora)) if isinstance(value, str) else value
-
-
-def _texts(options: Options) -> dict[str, str]:
-    return {key: text_of(key, value) for key, value in options.items()}
 
 
 def _settings(texts: Mapping[str, str]) -> dict[str, str]:

@@ -146,7 +146,7 @@ def _held(cells: Cells) -> str:
 
 def _contrast(cells: Cells) -> Contrast:
     plain, ordered = (cells.where(target=name) for name in ORDERS)
-    return contrast(plain, ordered, SIDES, "ttft_ms.mean")
+    return contrast(plain, ordered, SIDES)
 
 
 def why(cells: Cells) -> StudyAnswer:

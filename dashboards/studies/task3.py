@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.answer import NOT_MEASURED, StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import FIRST, ORDERED, PLAIN, Cells, is_number
-from dashboards.studies.contrast import LEVEL, Contrast, Contrasts, contrast, contrast_runs
+from dashboards.studies.contrast import LEVEL, MEAN, Contrast, Contrasts, contrast, contrast_runs
 from dashboards.studies.corpora import all_documents
 from dashboards.studies.pictures import FIRST_PANEL, Bar, against, bars, line_of
 from dashboards.studies.requests import paired, share_right, without_retrieval
@@ -38,7 +38,7 @@ SIDES = "first come, mean TTFT", "ordered, mean TTFT"
 APART = ", retrieval left out"
 KEPT = 0.9
 """The share of the gain with given contexts that counts as keeping it."""
-TTFT = parse_statistic("ttft_ms.mean")
+TTFT = parse_statistic(MEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class OrderedArm:
     @property
     def contrasts(self) -> Iterator[tuple[str, Contrast]]:
         """By name: of what users wait for, and of that without the retrieval."""
-        yield self.name, contrast(self.first_come, self.ordered, SIDES, "ttft_ms.mean")
+        yield self.name, contrast(self.first_come, self.ordered, SIDES)
         if self.is_found:
             made = max(len(self.first_come), len(self.ordered))
-            found = contrast_runs(*self.runs, SIDES, "ttft_ms.mean", made)
+            found = contrast_runs(*self.runs, SIDES, made=made)
             yield f"{self.name}{APART}", found
 
     @property
@@ -190,8 +190,8 @@ def documents(cells: Cells) -> StudyAnswer:
     """Accuracy and time of the labels against the number of documents to choose from."""
     cells = _counted(cells)
     shares = {size: share_right(part.counted) for size, part in cells.by("documents")}
-    known = {size: share for size, share in shares.items() if share is not None}
-    parts = [f"{share.words} with {count(float(size))} documents" for size, share in known.items()]
+    known = {size: share for size, share in shares.items() if share}
+    parts = [f"{share} with {count(float(size))} documents" for size, share in known.items()]
     panels = [
         ("Labels", "% right", [line_of("", cells, "documents", "label_accuracy", 100)]),
         ("Retrieval", "p50, ms", [line_of("", cells, "documents", "retrieval_p50_ms")]),
@@ -207,7 +207,7 @@ def documents(cells: Cells) -> StudyAnswer:
             f"The share of right labels is {listed(parts)}; the intervals count each question once,"
             " however often it was asked."
             if parts
-            else "Not measured.",
+            else NOT_MEASURED,
             *_fewer(cells.counted, [*known]),
             *_retrieval_times(cells),
         ),
@@ -309,7 +309,7 @@ def retrieval(cells: Cells) -> StudyAnswer:
         (
             f"Of all time to first token of a run, retrievals are {listed(said)}{_served(cells)}."
             if said
-            else "Not measured.",
+            else NOT_MEASURED,
             *([f"A retrieval takes (median) {listed(took)}."] if took else ()),
         ),
         (cell_table(cells, ("users", "target"), RETRIEVAL_COLUMNS),),

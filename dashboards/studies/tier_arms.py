@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from dashboards.studies.cell import OFFLOAD, PLAIN, Cells
+from dashboards.studies.cell import NATIVE, OFFLOAD, PLAIN, Cells
 from dashboards.studies.wording import memory
 from loadgen.locality.measured import run_bytes_per_token
 from loadgen.targets.plan import BYTES_PER_GB
 
-NATIVE, TIERED, FILES = "vllm-offload", "vllm-tiered", "vllm-lmcache-files"
+TIERED, FILES = "vllm-tiered", "vllm-lmcache-files"
 NODE = "vllm-lmcache-codec"
 KINDS = {
     NATIVE: "vLLM's own",
@@ -19,11 +19,9 @@ KINDS = {
 """Tiers by the target that has them."""
 BACKED = (FILES, NODE)
 """LMCache's with a tier behind its memory that has no bound."""
-P50 = "ttft_p50_ms"
 CACHED = "cached_prompt_tokens"
 EXTERNAL = "external_prompt_tokens"
 STORED, LOADED = "offload_stored_bytes", "offload_loaded_bytes"
-NOT_MEASURED = ("Not measured.",)
 
 
 @dataclass(frozen=True, slots=True)

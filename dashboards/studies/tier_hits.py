@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable, StudyAnswer
-from dashboards.studies.cell import COMPUTED, OFFLOAD, SAME, Cells
+from dashboards.report.wording import counted, listed
+from dashboards.studies.answer import NOT_MEASURED, MarkdownTable, StudyAnswer
+from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, P50, SAME, Cells
 from dashboards.studies.requests import answered
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.tier_arms import (
@@ -15,9 +15,6 @@ from dashboards.studies.tier_arms import (
     EXTERNAL,
     KINDS,
     LOADED,
-    NATIVE,
-    NOT_MEASURED,
-    P50,
     STORED,
     TIERED,
     Arm,
@@ -49,7 +46,7 @@ def hit(cells: Cells) -> StudyAnswer:
     question = "What does a hit from a tier cost, against computing?"
     small, large = small_and_large(cells)
     if not small or not large:
-        return StudyAnswer(question, NOT_MEASURED)
+        return StudyAnswer(question, (NOT_MEASURED,))
     rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
     for target in KINDS:
         parts = cells.where(target=target).by("l1_gb")
@@ -63,7 +60,7 @@ def hit(cells: Cells) -> StudyAnswer:
         f"The first token comes after {duration(computing)} where the context is computed, and"
         f" after {said}: medians, of a tier over runs in which most prompt tokens came from it."
         if computing is not None and said
-        else NOT_MEASURED[0]
+        else NOT_MEASURED
     )
     return StudyAnswer(
         question,
@@ -200,10 +197,10 @@ def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
         own = [each for each in found if each.kind == name]
         settled = [each for each in own if each.span is None or each.span[0] == each.span[1]]
         if settled:
-            off, too_far = most_off(settled)
+            (off, too_far), runs = most_off(settled), counted(len(settled), "run")
             yield (
                 f"For {name} the predicted share of tokens that need no computing is at most"
-                f" {off:.1f} points off in {_runs(settled)}{too_far}."
+                f" {off:.1f} points off in {runs}{too_far}."
             )
         if open_ones := [each for each in own if each not in settled]:
             yield _left_open(name, open_ones)
@@ -211,17 +208,13 @@ def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
 
 def _left_open(name: str, found: Sequence[HitPrediction]) -> str:
     spans = [(each.measured, *each.span) for each in found if each.span is not None]
-    widest = 100 * max(high - low for _, low, high in spans)
+    widest, runs = 100 * max(high - low for _, low, high in spans), counted(len(found), "run")
     within = sum(low <= measured <= high for measured, low, high in spans)
     return (
-        f"For {name} the order does not tell it in {_runs(found)}: the moment of LMCache's loop is"
+        f"For {name} the order does not tell it in {runs}: the moment of LMCache's loop is"
         f" worth up to {widest:.1f} points. The measured share is in that range in {within} of"
         f" {len(spans)}, and at most {most_off(found)[0]:.1f} points from its mean."
     )
-
-
-def _runs(found: Sequence[HitPrediction]) -> str:
-    return "1 run" if len(found) == 1 else f"{len(found)} runs"
 
 
 def _predictions(cells: Cells) -> Iterator[HitPrediction]:

@@ -4,9 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, SAME, Cells
-from dashboards.studies.contrast import Contrasts, contrast
+from dashboards.studies.answer import (
+    NOT_MEASURED,
+    MarkdownTable,
+    StudyAnswer,
+    StudyPicture,
+    cell_table,
+)
+from dashboards.studies.cell import COMPUTED, FIRST, NATIVE, OFFLOAD, P50, PLAIN, SAME, Cells
+from dashboards.studies.contrast import MEAN, Contrasts, contrast
 from dashboards.studies.pictures import COST_PANELS, Bar, Line, against, bars, cost_panels, line_of
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.tier_arms import (
@@ -15,9 +21,6 @@ from dashboards.studies.tier_arms import (
     EXTERNAL,
     KINDS,
     LOADED,
-    NATIVE,
-    NOT_MEASURED,
-    P50,
     STORED,
     TIERED,
     Arm,
@@ -29,7 +32,8 @@ from dashboards.studies.tier_arms import (
 from dashboards.studies.tier_hits import FROM_FILES, hit, predicted
 from dashboards.studies.wording import NO_FINDING, count, memory, percent
 
-MEAN, TOKEN = "ttft_ms.mean", "tpot_ms.mean"
+TOKEN = "tpot_ms.mean"
+SIDES = "without a tier, mean TTFT", "with it, mean TTFT"
 COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, FROM_FILES, STORED, LOADED)
 
 
@@ -41,11 +45,10 @@ def pays(
     """Each tier against the engine alone, and against the same bytes of the other kind."""
     small, large = small_and_large(cells)
     if not small or not large:
-        return StudyAnswer(question, NOT_MEASURED)
-    names = "without a tier, mean TTFT", "with it, mean TTFT"
+        return StudyAnswer(question, (NOT_MEASURED,))
     found = Contrasts(
         "behind it",
-        tuple((arm.name, contrast(small, arm.cells, names, MEAN)) for arm in arms(cells)),
+        tuple((arm.name, contrast(small, arm.cells, SIDES)) for arm in arms(cells)),
     )
     size = count(float(small.values("kv_tokens")[0]))
     said = found.said("With a tier behind that cache")
@@ -116,7 +119,7 @@ def _against(cells: Cells) -> Iterator[str]:
     names = "LMCache, mean TTFT", "vLLM's own, mean TTFT"
     other = dict(cells.where(target=OFFLOAD).by("l1_gb"))
     both = [
-        (size_of(size), contrast(other[size], part, names, MEAN))
+        (size_of(size), contrast(other[size], part, names))
         for size, part in cells.where(target=NATIVE).by("l1_gb")
         if size in other
     ]
@@ -129,7 +132,7 @@ def enough(cells: Cells) -> StudyAnswer:
     question = "How much of it is enough?"
     small, large = small_and_large(cells)
     if not small or not large:
-        return StudyAnswer(question, NOT_MEASURED)
+        return StudyAnswer(question, (NOT_MEASURED,))
     least = large.by_repeat(COMPUTED)
     sentences = []
     for target, said in KINDS.items():
@@ -204,8 +207,7 @@ def controls(cells: Cells) -> StudyAnswer:
         saved = {arm.name: [*_saved(arm.cells, least)] for arm in arms(own)}
         gains[COMPUTED] += [each for repeats in saved.values() for each in repeats]
         for metric in (TOKEN, MEAN):
-            names = "without a tier, mean TTFT", "with it, mean TTFT"
-            found = [(arm.name, contrast(alone, arm.cells, names, metric)) for arm in arms(own)]
+            found = [(arm.name, contrast(alone, arm.cells, SIDES, metric)) for arm in arms(own)]
             known = (each.verdict for _, each in found)
             gains[metric] += [each == "better" for each in known if each in DECIDED]
         longer += [each.verdict == "worse" for _, each in found if each.verdict in DECIDED]

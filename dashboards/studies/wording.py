@@ -67,6 +67,11 @@ def crowd(users: str) -> str:
     return "one user" if float(users) == 1 else f"{count(float(users))} users at once"
 
 
+def megabytes(size_bytes: float | None) -> str:
+    """With three digits or all before the point; empty where it is not known."""
+    return "" if size_bytes is None else f"{size_bytes / 1e6:,.3g} MB"
+
+
 def memory(size_bytes: float) -> str:
     """MB below a GB."""
     return f"{size_bytes / 1e6:.0f} MB" if size_bytes < 1e9 else f"{size_bytes / 1e9:.2g} GB"

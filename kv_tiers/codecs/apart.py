@@ -52,7 +52,7 @@ def split(codec: CacheGen, bits: Bits, key: bytes) -> dict[PartId, bytes]:
     return found
 
 
-class Reunion:
+class PartReassembly:
     """Parts of the chunk under a key, in any order, until all are there."""
 
     def __init__(self, codec: CacheGen, shape: Shape, key: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from itertools import takewhile
 
 from kv_tiers.codecs import Bits, CacheGen, CacheGenProfile, pack
-from kv_tiers.codecs.apart import ANCHOR, PartId, Reunion, split
+from kv_tiers.codecs.apart import ANCHOR, PartId, PartReassembly, split
 from kv_tiers.link import RateSchedule
 from kv_tiers.link.rate import BYTES_PER_MBIT
 from kv_tiers.store.adaptive import ADAPTIVE, LEVELS, AdaptiveLoader
@@ -148,7 +148,7 @@ def send_parts(bits: Bits, profile: CacheGenProfile) -> Iterator[NetworkFigure]:
     decode_s = 0.0  # of a part, each of a token
     for order in (BESIDE, WHOLE, ANCHORS_FIRST, ANCHORS_LAST):
         together = in_order(order, [*parts])
-        met = Reunion(codec, (bits.shape[0], 2, tokens, bits.shape[3]), KEY)
+        met = PartReassembly(codec, (bits.shape[0], 2, tokens, bits.shape[3]), KEY)
         since_s, usable = time.thread_time(), list[int]()
         for each in together:
             met.add(b"".join(parts[part] for part in each))

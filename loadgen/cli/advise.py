@@ -13,7 +13,7 @@ import numpy as np
 
 from loadgen.cli.curve import check_picture, save_picture
 from loadgen.cli.simulate import planned_simulation, run_words
-from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
+from loadgen.cli.twin import TWIN_JSON, with_vllm
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import CommandParser, is_given, needs, run_again
 from loadgen.launch.supervised import worst
@@ -27,6 +27,7 @@ from loadgen.runs.directory import RUN_JSON, check_directory
 from loadgen.runs.recorded import argument
 from loadgen.sweep.table import WHOLE
 from loadgen.targets.plan import BYTES_PER_GB
+from rag_store.cli.output import aligned
 
 if TYPE_CHECKING:
     from loadgen.twin.advice import Advice, SizeTried
@@ -80,7 +81,7 @@ def advise_command(arguments: list[str]) -> int:
     assumed += _other_model(parsed.model_dir, about.engine)
     assumed += _other_machine(parsed, about.engine)
     tell("\n".join([*advice.sentences(), *outside, *assumed, ""]))
-    tell("\n".join([*aligned(list(_rows(advice))), "", "what could overturn it:"]))
+    tell("\n".join([*aligned(_rows(advice)), "", "what could overturn it:"]))
     model_words = [] if words is None else list(_model_words(about.engine.argv, about.command))
     runs = overturning(advice, [*about.command, *model_words], about.engine.argv)
     if runs is None:
@@ -88,7 +89,9 @@ def advise_command(arguments: list[str]) -> int:
     else:
         tell("\n".join(command_line(each) for _, each in runs) or "  nothing was found")
     if parsed.output is not None:
-        _draw(advice, parsed.output)
+        with needs("report", "drawing"):
+            from dashboards.figures.frontier import draw_frontier
+        save_picture(draw_frontier(advice), parsed.output)
     return 0 if parsed.verify is None else _verify_all(advice, runs or [], parsed.verify)
 
 
@@ -245,12 +248,6 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
         name = f"+ tier of {tier.tier_tokens:,}", f"at {tier.bytes_per_s / 1e9:.3g} GB/s"
         row = (*name, f"{tier.value:,.0f} ms", kept, f"{computed:,.0f}", "")
         yield (*row, "") if has_cost else row
-
-
-def _draw(advice: "Advice", path: Path) -> None:
-    with needs("report", "drawing"):
-        from dashboards.figures.frontier import draw_frontier
-    save_picture(draw_frontier(advice), path)
 
 
 def _verify_all(

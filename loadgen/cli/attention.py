@@ -1,13 +1,12 @@
 """`kvswarm policies attention` and `train-gqa`: what lies below what a cache holds."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.made_by import measured_now, on_device, told
+from loadgen.cli.made_by import measured_now, told
 from loadgen.launch.arguments import CommandParser
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import say, tell
@@ -30,15 +29,13 @@ def attention_command(arguments: Sequence[str]) -> int:
     parsed = _attention_parser().parse_args(arguments)
     require_writable(parsed.out)
     from dashboards.attention_pages import write_attention_page
-    from kv_policies.device import device_name, device_named
     from kv_policies.exact_attention import measure_attention, reserved_tokens
     from kv_policies.policy import ModelShape
-    from kv_policies.subject import config_of, tokenizer_of
+    from kv_policies.subject import config_of
 
     model = Path(model_named(parsed.model) or "")
     config = config_of(model).get_text_config(decoder=True)
-    texts = [each.text for each in load_documents(parsed.corpus)]
-    prompts = [len(each) for each in tokenizer_of(model)(texts)["input_ids"]]
+    prompts = prompt_tokens(model, parsed.corpus)
     lengths = parsed.tokens or (QUICK_LENGTHS if parsed.quick else LENGTHS)
     rows = []
     for row in measure_attention(ModelShape.of(config), config.num_attention_heads, lengths):
@@ -46,7 +43,7 @@ def attention_command(arguments: Sequence[str]) -> int:
         rows.append(row)
     most = max(getattr(config, "max_position_embeddings", 0), *prompts)
     paged = {block: reserved_tokens(prompts, most, block) for block in BLOCKS}
-    made = _made("attention", arguments, device_name(device_named()))
+    made = _made("attention", arguments)
     parsed.out.mkdir(parents=True, exist_ok=True)
     tell(str(write_attention_page(rows, paged, made, parsed.out)))
     return 0
@@ -58,15 +55,13 @@ def train_gqa_command(arguments: Sequence[str]) -> int:
     require_writable(parsed.out)
     from dashboards.attention_pages import gqa_findings, write_gqa_page
     from dashboards.studies.corpora import texts_of
-    from kv_policies.device import device_name, device_named
     from kv_policies.gqa_training import train_variants
 
     plan = _plan(parsed)
     plan.check()
     text = "\n\n".join(texts_of(parsed.corpus))
     results = train_variants(text.encode(), plan, parsed.out, progress=say)
-    made = _made("train-gqa", arguments, device_name(device_named()))
-    page = write_gqa_page(results, made, parsed.out)
+    page = write_gqa_page(results, _made("train-gqa", arguments), parsed.out)
     tell("\n".join(gqa_findings(results)))
     tell(str(page))
     return 0
@@ -80,9 +75,19 @@ def _plan(parsed: argparse.Namespace) -> "GqaPlan":
     return GqaPlan(**({"steps": QUICK_STEPS, "seeds": 1} if parsed.quick else {}) | known)
 
 
-def _made(name: str, arguments: Sequence[str], device: str) -> "Provenance":
-    made = measured_now(shlex.join(["kvswarm", "policies", name, *told(list(arguments))]), NAMED)
-    return on_device(made, device)
+def _made(name: str, arguments: Sequence[str]) -> "Provenance":
+    from kv_policies.device import device_name, device_named
+
+    words = ["kvswarm", "policies", name, *told(arguments)]
+    return measured_now(words, NAMED, device=device_name(device_named()))
+
+
+def prompt_tokens(model: Path, corpus: Path | None) -> list[int]:
+    """Of the texts of a corpus, by the model's tokenizer."""
+    from kv_policies.subject import tokenizer_of
+
+    texts = [each.text for each in load_documents(corpus)]
+    return [len(each) for each in tokenizer_of(model)(texts)["input_ids"]]
 
 
 def _attention_parser() -> argparse.ArgumentParser:

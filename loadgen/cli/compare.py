@@ -78,12 +78,13 @@ def require_different(paths: Sequence[Path]) -> None:
 def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "Comparison":
     from loadgen.compare.comparison import compare
     from loadgen.compare.gate import parse_gate
-    from loadgen.compare.metrics import parse_statistics
+    from loadgen.compare.metrics import parse_statistic
     from loadgen.compare.run_reader import common_warmup_s, read_run
     from loadgen.compare.sides import Sides
 
     limits = parse_gate(parsed.gate) if parsed.gate is not None else ()
-    statistics = parse_statistics(parsed.metrics) if parsed.metrics is not None else ()
+    named = () if parsed.metrics is None else parsed.metrics.split(",")
+    statistics = [parse_statistic(each) for each in named]
     for side in (base, new):
         require_different(side)
     paths = [*base, *new]

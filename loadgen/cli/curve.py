@@ -54,7 +54,10 @@ def curve_command(arguments: list[str]) -> int:
     prediction = Prediction(curve, block_size, bytes_per_token, measured)
     print(formatted(prediction, parsed.format), end="")
     if parsed.out is not None:
-        save_picture(_drawn(prediction), parsed.out)
+        with needs("report", "drawing"):
+            from dashboards.figures.cache_curve import draw
+        points = [(each.tokens, each.hit_rate, each.name) for each in measured]
+        save_picture(draw(curve, points, bytes_per_token.value), parsed.out)
     return 0
 
 
@@ -142,13 +145,6 @@ def _planned_format(parsed: argparse.Namespace) -> tuple[ToldFigure, ToldFigure]
         model = expanded(_tokenizer(parsed.tokenizer or None))
     engine = PlannedEngine.of_this_machine(model)
     return engine.told_block_size(), engine.told_bytes(model)
-
-
-def _drawn(prediction: Prediction) -> "Figure":
-    with needs("report", "drawing"):
-        from dashboards.figures.cache_curve import draw
-    points = [(each.tokens, each.hit_rate, each.name) for each in prediction.measured]
-    return draw(prediction.curve, points, prediction.bytes_per_token.value)
 
 
 def save_picture(figure: "Figure", path: Path, flag: str = "-o") -> None:

@@ -27,11 +27,14 @@ def demo_command(arguments: list[str]) -> int:
     if parsed.batches < 1:
         raise UsageError(f"--batches {parsed.batches} compares nothing: give 1 or more")
     run = _run(parsed)
+    model = f"The model is {parsed.model}."
+    if not parsed.model:
+        model = "The model has random weights: its times mean something, its words do not."
     tell(
         f"The same {parsed.batches} batches of {BATCH_SIZE} shuffled questions about {CONTEXTS}"
         " documents of about 1,500 tokens, twice"
         f" on a KV cache of {parsed.kv_tokens} tokens: first come, first served, then context by"
-        f" context. {_model(parsed)}\n"
+        f" context. {model}\n"
     )
     code = run_supervised("run", run)
     finished = all((run.out / name / "summary.json").is_file() for name in TARGETS)
@@ -47,12 +50,6 @@ def demo_command(arguments: list[str]) -> int:
         tell(command_line(["kvswarm", "compare", *(str(run.out / name) for name in TARGETS)]))
     # A demonstration is no gate: a busy machine is said above, and does not make it fail.
     return DONE if finished and code == SATURATED else code
-
-
-def _model(parsed: argparse.Namespace) -> str:
-    if parsed.model:
-        return f"The model is {parsed.model}."
-    return "The model has random weights: its times mean something, its words do not."
 
 
 def _run(parsed: argparse.Namespace) -> RunArguments:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,8 +111,8 @@ def _codecs(parsed: argparse.Namespace) -> int:
         except PolicyError as error:
             raise UsageError(str(error)) from error
         parsed.out.mkdir(parents=True, exist_ok=True)
-        command = shlex.join(["kvswarm", "kv", *without_folders(told(parsed.arguments))])
-        page = write_codecs_page(trial, measured_now(command, NAMED), parsed.out)
+        words = ["kvswarm", "kv", *without_folders(told(parsed.arguments))]
+        page = write_codecs_page(trial, measured_now(words, NAMED), parsed.out)
     tell("\n".join((*codec_findings(trial), str(page), str(page.with_name(PROFILE)))))
     return 0
 

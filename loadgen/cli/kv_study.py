@@ -78,9 +78,9 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     findings = find(recording, QUICK_SEEDS if parsed.quick else SEEDS, notes, serving)
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["kvswarm", "study", "task4", *told(arguments)])
+    words = ["kvswarm", "study", KV_STUDY, *told(arguments)]
     recorded_s = (recording / KV_JSON).stat().st_mtime
-    page = write_page(findings, measured_now(command, NAMED, recorded_s), folder)
+    page = write_page(findings, measured_now(words, NAMED, recorded_s), folder)
     if parsed.page is not None:
         write_overview(folder, IN_OVERVIEW)
     say(f"done after {time.monotonic() - since_s:.0f} s")

@@ -2,20 +2,18 @@
 
 import argparse
 import math
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from loadgen.cli.attention import NAMED
-from loadgen.cli.made_by import measured_now, on_device, told
+from loadgen.cli.attention import NAMED, prompt_tokens
+from loadgen.cli.made_by import measured_now, told
 from loadgen.cli.policies import told_refusals
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
 from loadgen.launch.terminal import say, tell
 from loadgen.runs.directory import recording, require_writable
-from loadgen.workload.corpus import load_documents
 
 if TYPE_CHECKING:
     from dashboards.ladder_page import Ladder
@@ -45,8 +43,8 @@ def ladder_command(arguments: list[str]) -> int:
         from kv_policies.device import device_name, device_named
 
         ladder = _measured(parsed)
-        made = measured_now(shlex.join(["kvswarm", "ladder", *told(arguments)]), NAMED)
-        made = on_device(made, device_name(device_named()))
+        words, device = ["kvswarm", "ladder", *told(arguments)], device_name(device_named())
+        made = measured_now(words, NAMED, device=device)
         tell("\n".join(ladder_findings(ladder).values()))
         with recording(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +72,7 @@ def _measured(parsed: argparse.Namespace) -> "Ladder":
     device = device_named()
     # The processors that lack kernels for shorter types would be timed on their lack.
     model = loaded_model(folder, device, torch.float32 if device.type == "cpu" else None)
-    prompts = _prompt_tokens(folder, parsed.corpus)
+    prompts = prompt_tokens(folder, parsed.corpus)
     config = model.config.get_text_config(decoder=True)
     texts = workload(prompts)
     piece = max(getattr(config, "max_position_embeddings", 0), *texts)
@@ -112,15 +110,6 @@ def _budget_bytes(given_gb: float, free: int | None) -> int:
         free_gb = free / BYTES_PER_DECIMAL_GB
         raise UsageError(f"--budget-gb {given_gb:g}: {free_gb:.1f} GB are free here, give less")
     return round(given_gb * BYTES_PER_DECIMAL_GB)
-
-
-def _prompt_tokens(model: Path, corpus: Path | None) -> list[int]:
-    """Of the texts of a corpus."""
-    from kv_policies.subject import tokenizer_of
-
-    tokenizer = tokenizer_of(model)
-    texts = [each.text for each in load_documents(corpus)]
-    return [len(each) for each in tokenizer(texts)["input_ids"]]
 
 
 def _telling(rows: Iterable[T]) -> Iterator[T]:

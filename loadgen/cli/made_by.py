@@ -1,8 +1,8 @@
 """What a page says of its making: the command, the moment, the machine, the versions."""
 
+import shlex
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,26 +15,24 @@ if TYPE_CHECKING:
 PAGE, FOLDERS = ("-o", "--page"), ("--out", "--corpus", "--model", "--targets")
 
 
-def told(arguments: list[str]) -> list[str]:
+def told(arguments: Sequence[str]) -> list[str]:
     """The command's words with folders by their last names, and without the place of its page,
     which changes no figure."""
-    parts = [part for word in arguments for part in _split(word)]
-    words: list[str] = []
-    for before, word in pairwise(["", *parts]):
-        if word not in PAGE and before not in PAGE:
-            words.append(Path(word).name if before in FOLDERS else word)
-    return words
+    kept = _without(PAGE, arguments)
+    return [Path(word).name if before in FOLDERS else word for before, word in kept]
 
 
-def without_folders(arguments: list[str]) -> list[str]:
+def without_folders(arguments: Sequence[str]) -> list[str]:
     """The command's words without where the study and its page lie."""
+    return [word for _, word in _without((*PAGE, "--out"), arguments)]
+
+
+def _without(options: Collection[str], arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each word behind the one before it, but these options and their values."""
     parts = [part for word in arguments for part in _split(word)]
-    places = (*PAGE, "--out")
-    return [
-        word
-        for before, word in pairwise(["", *parts])
-        if word not in places and before not in places
-    ]
+    for before, word in pairwise(["", *parts]):
+        if word not in options and before not in options:
+            yield before, word
 
 
 def _split(word: str) -> list[str]:
@@ -42,22 +40,18 @@ def _split(word: str) -> list[str]:
     return [flag, value] if equals and flag in (*PAGE, *FOLDERS) else [word]
 
 
-def measured_now(command: str, packages: Iterable[str], at_s: float | None = None) -> "Provenance":
-    """What was made by this command, here and now, or at this time since the epoch."""
+def measured_now(
+    words: Sequence[str], packages: Iterable[str], at_s: float | None = None, device: str = ""
+) -> "Provenance":
+    """What was made by this command, here and now, or at this time since the epoch; by the GPU of
+    that name, if one computed it."""
     from dashboards.studies.page import Provenance, machine_words
 
-    found = versions(packages)
+    found, place = versions(packages), machine_words(machine())
     known = [f"{name} {found[name]}" for name in packages if name in found]
     return Provenance(
-        command=command,
+        command=shlex.join(words),
         when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime(at_s)),
-        machine=machine_words(machine()),
+        machine=place if device in ("", "cpu") else f"one {device} in a machine of {place}",
         versions=", ".join(known) or "unknown versions",
     )
-
-
-def on_device(made: "Provenance", device: str) -> "Provenance":
-    """With the GPU that computed it, if one did."""
-    if device in ("", "cpu"):
-        return made
-    return replace(made, machine=f"one {device} in a machine of {made.machine}")

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import shlex
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -53,7 +52,7 @@ def network_study(arguments: list[str]) -> int:
             say("stopped: nothing is written")
             return code
         figures = NetworkFigures(tuple(rows))
-        made = measured_now(shlex.join(["kvswarm", "study", "network", *told(arguments)]), NAMED)
+        made = measured_now(["kvswarm", "study", "network", *told(arguments)], NAMED)
         folder: Path = parsed.page or out
         folder.mkdir(parents=True, exist_ok=True)
         page = write_network_page(figures, made, folder)

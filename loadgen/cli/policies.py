@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.attention import NAMED, attention_command, train_gqa_command
-from loadgen.cli.made_by import measured_now, on_device, told
+from loadgen.cli.made_by import measured_now, told
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import model_named
@@ -18,6 +18,7 @@ from loadgen.launch.terminal import say, tell
 from loadgen.runs.directory import require_writable
 from loadgen.targets.trained_model import TRAINED
 from loadgen.workload.corpus import load_documents
+from rag_store.cli.output import aligned
 
 if TYPE_CHECKING:
     from dashboards.studies.page import Provenance
@@ -121,7 +122,7 @@ def _made(command: str, out: Path, *, is_new: bool) -> "Provenance":
     noted = read_object(out / MEASURED)
     if is_new or noted.keys() != {each.name for each in fields(Provenance)}:
         at_s = max(each.stat().st_mtime for each in out.glob("policy-*.json"))
-        noted = asdict(on_device(measured_now("", NAMED, at_s), device_of(out)))
+        noted = asdict(measured_now((), NAMED, at_s, device_of(out)))
         write_object(out / MEASURED, noted)
     return Provenance(**noted | {"command": command})
 
@@ -152,9 +153,7 @@ def _plan(parsed: argparse.Namespace) -> "PolicyPlan":
 def _catalogue() -> Iterator[str]:
     from kv_policies import known_policies
 
-    examples = [(each.example, each.summary) for each in known_policies().values()]
-    width = max(len(example) for example, _ in examples)
-    yield from (f"{example:{width}}  {summary}" for example, summary in examples)
+    return aligned((each.example, each.summary) for each in known_policies().values())
 
 
 def _table(rows: Sequence["PolicyRow"]) -> Iterator[str]:
@@ -163,10 +162,7 @@ def _table(rows: Sequence["PolicyRow"]) -> Iterator[str]:
         spreads = [(getattr(row, name), form) for name, _, form in COLUMNS]
         cells = ["" if each is None else form.format(each.mean) for each, form in spreads]
         lines.append((row.policy, *cells))
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    for line in lines:
-        first, *others = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        yield "  ".join((first.strip().ljust(widths[0]), *others)).rstrip()
+    return aligned(lines, figures=True)
 
 
 def _parser(prog: str = "kvswarm policies", out: Path = DEFAULT_OUT) -> argparse.ArgumentParser:

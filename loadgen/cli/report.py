@@ -5,15 +5,11 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from loadgen.cli.compare import noise_file, require_different, vary_of
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.page_file import FILE_NAME, page_of_series, require_ours, write_page
-
-if TYPE_CHECKING:
-    from loadgen.compare.noise import Noise
 
 MOST_RUNS = 8
 EXPORT, EXPORT_NAME = "benchmark-report", "benchmark_report.json"
@@ -31,6 +27,7 @@ def report_command(arguments: list[str]) -> int:
 def _written(parsed: argparse.Namespace) -> Path:
     from dashboards.report.page import make_page
     from dashboards.report.run_files import find_runs
+    from loadgen.compare.noise import read_noise
 
     if len(parsed.runs) == 1 and (page := page_of_series(parsed.runs[0])):
         return write_page(parsed.out or parsed.runs[0] / FILE_NAME, page)
@@ -40,8 +37,8 @@ def _written(parsed: argparse.Namespace) -> Path:
         raise UsageError(f"{len(runs)} runs are too many for a page: name at most {MOST_RUNS}")
     path = parsed.out or _default(runs, parsed.runs)
     require_ours(path)
-    page = make_page(runs, vary_of(parsed.vary), _noise() if len(runs) > 1 else None)
-    return write_page(path, page)
+    noise = read_noise(noise_file()) if len(runs) > 1 and noise_file().is_file() else None
+    return write_page(path, make_page(runs, vary_of(parsed.vary), noise))
 
 
 def _exported(parsed: argparse.Namespace) -> Path:
@@ -63,13 +60,6 @@ def _default(runs: Sequence[Path], named: Sequence[Path]) -> Path:
     if len(named) == 1:
         return named[0] / FILE_NAME
     return Path(os.path.commonpath([run.resolve() for run in runs])) / FILE_NAME
-
-
-def _noise() -> "Noise | None":
-    """The spread between runs that `kvswarm noise` has kept, which `compare` uses too."""
-    from loadgen.compare.noise import read_noise
-
-    return read_noise(noise_file()) if noise_file().is_file() else None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from loadgen.errors import TargetError, UsageError
+from loadgen.errors import UsageError
 from loadgen.launch.arguments import (
     CommandParser,
     add_target_options,
@@ -20,6 +20,7 @@ from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import default_model_dir
 from loadgen.targets.target import start_target
 from loadgen.targets.trained_model import NAME, trained_model, trained_model_dir
+from rag_store.cli.output import aligned
 
 
 def targets_command(arguments: list[str]) -> int:
@@ -29,9 +30,7 @@ def targets_command(arguments: list[str]) -> int:
     )
     parser.add_argument("--targets", type=Path, help="a TOML file with targets of your own")
     catalog = load_catalog(parser.parse_args(arguments).targets)
-    width = max(map(len, catalog))
-    for name, spec in catalog.items():
-        tell(f"{name:{width}}  {spec.description}")
+    tell("\n".join(aligned((name, spec.description) for name, spec in catalog.items())))
     return 0
 
 
@@ -60,17 +59,15 @@ async def _serve(parsed: argparse.Namespace) -> int:
     logs = parsed.logs or Path(tempfile.mkdtemp(prefix="kvswarm-serve-"))
     tell(f"starting {spec.name}, logs in {logs}")
     with interruptible() as interruption:
-        starting = start_target(spec, settings, logs, _tell_of_death)
+        starting = start_target(
+            spec, settings, logs, lambda error: say(f"{error}; the other engines go on")
+        )
         async with awaited(starting, spec.name, logs) as target:
             tell(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C")
             if spec.body:
                 tell(f"its requests need --extra-body '{json.dumps(dict(spec.body))}'")
             raise await target.wait_died()
     return interruption.exit_code
-
-
-def _tell_of_death(error: TargetError) -> None:
-    say(f"{error}; the other engines go on")
 
 
 def model_command(arguments: list[str]) -> int:

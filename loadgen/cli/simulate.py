@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
+from loadgen.cli.twin import TWIN_JSON, with_vllm
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, first_word
 from loadgen.launch.configured import value_of
 from loadgen.launch.terminal import say, tell
 from loadgen.runs.directory import DEFAULT_FILE, RUN_JSON, check_directory
+from rag_store.cli.output import aligned
 
 if TYPE_CHECKING:
     from loadgen.launch.planned_run import PlannedRun
@@ -356,7 +357,7 @@ def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str
     if tier is not None:
         yield f"prompt tokens from the tier: {prediction.ledger.reported_external_tokens:,}"
     if len(prediction.replicas) > 1:
-        yield from aligned(list(_replicas(prediction)))
+        yield from aligned(_replicas(prediction))
 
 
 def _replicas(prediction: "TwinPrediction") -> Iterator[Sequence[str]]:

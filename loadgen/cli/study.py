@@ -14,11 +14,12 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.terminal import say
 from loadgen.runs.directory import check_directory, require_writable
+from loadgen.sweep.table import CELLS_CSV
 
 if TYPE_CHECKING:
     from dashboards.studies.study import StudyPlan
 
-CORPORA, CELLS_CSV = "corpora", "cells.csv"
+CORPORA = "corpora"
 STUDIES = ("task1", "task2", "task3", "tiers", "engines", "fleet", "fp8")
 REPORT = "report"
 MEASURED_BY = {"policies": policies_study, "network": network_study}

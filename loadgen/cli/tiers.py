@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadgen.cli.twin import aligned
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
@@ -16,6 +15,7 @@ from loadgen.launch.terminal import tell
 from loadgen.locality.break_even import MOST, USUAL_LINKS, Computing, Link, check_bytes_per_token
 from loadgen.locality.kv_format import PlannedEngine, ToldFigure, model_path, run_told_bytes
 from loadgen.targets.plan import BYTES_PER_GB
+from rag_store.cli.output import aligned
 
 CONTEXT_TOKENS = 8000
 SIZES_GB = (1.0, 100.0)

@@ -3,7 +3,7 @@
 import argparse
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from loadgen.runs.directory import require_writable
 from loadgen.targets.hardware import detect_platform
 
 if TYPE_CHECKING:
-    from loadgen.twin.calibrate import RunResiduals
     from loadgen.twin.model import TwinModel
 
 PICTURE = "--picture"
@@ -43,7 +42,9 @@ def calibrate_command(arguments: list[str]) -> int:
         residuals = [] if parsed.picture is None else residuals_of(model, parsed.runs)
     model.write(parsed.output)
     if parsed.picture is not None:
-        _draw(residuals, parsed.picture)
+        with needs("report", "drawing"):
+            from dashboards.figures.residuals import draw_residuals
+        save_picture(draw_residuals(residuals), parsed.picture, PICTURE)
     width = max(len(name) for name, *_ in shown_times(model))
     for name, value, (low, high) in shown_times(model):
         tell(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
@@ -62,12 +63,6 @@ def with_vllm() -> Iterator[None]:
         import scipy  # noqa: F401
     with needs(f"engine-{detect_platform()}"):
         yield
-
-
-def _draw(residuals: "Sequence[RunResiduals]", path: Path) -> None:
-    with needs("report", "drawing"):
-        from dashboards.figures.residuals import draw_residuals
-    save_picture(draw_residuals(residuals), path, PICTURE)
 
 
 def _words(model: "TwinModel", output: Path, is_calibration: bool) -> Iterator[str]:
@@ -97,13 +92,6 @@ def _seconds(value: float) -> str:
         if value * factor >= 1 or unit == "ns":
             return f"{value * factor:.3g} {unit}"
     raise AssertionError("the last unit is taken for all that is smaller")
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Cells below each other."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _calibrate_parser() -> argparse.ArgumentParser:

@@ -33,6 +33,7 @@ def differences(base: Mapping[str, str], new: Mapping[str, str]) -> list[Differe
     targets with different names only the sizes that both have are set against each other. A corpus
     or a trace is known by its digest, or by its path where a run is too old to have one."""
     other_target = base.get(TARGET) != new.get(TARGET)
+    both_sizes = _SIZES & base.keys() & new.keys()
     same_texts = [
         name
         for digest, paths in DIGESTS.items()
@@ -42,14 +43,8 @@ def differences(base: Mapping[str, str], new: Mapping[str, str]) -> list[Differe
         Difference(name, base.get(name), new.get(name))
         for name in sorted({*base, *new} - {*same_texts})
         if base.get(name) != new.get(name)
-        and not (other_target and _belongs_to_target(name, base, new))
+        and not (other_target and name.startswith(f"{ARGUMENTS}.") and name not in both_sizes)
     ]
-
-
-def _belongs_to_target(name: str, base: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    if not name.startswith(f"{ARGUMENTS}."):
-        return False
-    return name not in _SIZES or name not in base or name not in new
 
 
 def require_comparable(

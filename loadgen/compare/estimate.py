@@ -45,13 +45,9 @@ def estimate(series: Series, statistic: Statistic, batches: int) -> Estimate:
         )
     quantile = statistic.quantile
     if quantile is None:
-        return RatioEstimate(mean_of(series), batches)
+        whole = np.ones_like(series.value)  # the mean as a ratio: sum over count
+        return RatioEstimate(Ratio(series.value, whole, series.samples), batches)
     return QuantileEstimate(series, quantile, batches)
-
-
-def mean_of(series: Values) -> Ratio:
-    """The mean as a ratio: sum over count."""
-    return Ratio(series.value, np.ones_like(series.value), series.samples)
 
 
 def batch_count(samples: int) -> int:

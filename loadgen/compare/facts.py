@@ -10,18 +10,8 @@ from loadgen.runs.directory import DEFAULT_FILE
 
 NOT_OF_THE_WORKLOAD = frozenset(
     (
-        *(
-            "out",
-            "drain",
-            "max_silence",
-            "max_failures",
-            "max_lag_ms",
-            "keep_cache",
-            "model",
-            "seed",
-            "rag_url",
-        ),
-        *("metrics_port", "metrics_host", "warmup", "gate", "require_proof"),
+        *("out", "drain", "max_silence", "max_failures", "max_lag_ms", "keep_cache", "model"),
+        *("seed", "rag_url", "metrics_port", "metrics_host", "warmup", "gate", "require_proof"),
     )
 )
 """Options that do not change what is sent, or that stand under a better name."""
@@ -64,8 +54,12 @@ def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str,
     target = _mapping(description, "target")
     facts[TARGET] = target.get("name") or description.get("host")
     facts.update(_target_arguments(target))
-    facts.update(_library(_mapping(description, "rag")))
-    return {name: _text(value) for name, value in facts.items()}
+    library = _mapping(description, "rag")
+    facts |= {f"rag.{name}": value for name, value in library.items() if "url" not in name}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        for name, value in facts.items()
+    }
 
 
 def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -83,12 +77,6 @@ def _locustfile(command_line: Sequence[str]) -> str:
     command = words.index("run") + 1 if "run" in words else len(words)
     named = words[command] if command < len(words) else ""
     return Path(DEFAULT_FILE if "run" in words and named[:1] in ("", "-") else named).stem
-
-
-def _library(rag: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in rag.items():
-        if "url" not in name:
-            yield f"rag.{name}", value
 
 
 def _target_arguments(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -116,7 +104,3 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             values = [value] if value else []
         else:
             values.append(word)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

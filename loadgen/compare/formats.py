@@ -4,8 +4,8 @@ import io
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
-from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.table import Table
@@ -13,9 +13,8 @@ from rich.text import Text
 
 from loadgen.compare import wording
 from loadgen.compare.comparison import ComparedMetric, Comparison
-from loadgen.compare.interval import Interval
+from loadgen.compare.gate import Outcome, junit
 from loadgen.compare.judgement import LimitJudgement
-from loadgen.compare.metrics import figure
 from loadgen.compare.pairs import Agreement
 
 
@@ -26,10 +25,7 @@ def to_json(comparison: Comparison) -> str:
         "new": comparison.new,
         "confidence_level": comparison.row_level,
         "gate_confidence_level": comparison.level,
-        "exact_counts": [
-            {"name": each.name, "base": each.base, "new": each.new, "requests": each.requests}
-            for each in comparison.counts
-        ],
+        "exact_counts": [asdict(each) for each in comparison.counts],
         "metrics": [_row(row) for row in comparison.rows],
         "gate": [_judgement(judgement) for judgement in comparison.judgements],
         "exit_code": comparison.exit_code,
@@ -45,7 +41,7 @@ def _row(row: ComparedMetric) -> dict[str, Any]:
         "base": _number(row.base),
         "new": _number(row.new),
         "samples": {"base": row.samples[0], "new": row.samples[1]},
-        "change": _interval(row.change),
+        "change": row.change and row.change.to_json(),
         "pairs": _pairs(row.agreement),
         "explained_by_spread": _number(row.explained_by),
         "verdict": row.verdict,
@@ -69,22 +65,12 @@ def _judgement(judgement: LimitJudgement) -> dict[str, Any]:
         "metric": judgement.limit.statistic.name,
         "kind": judgement.limit.kind,
         "bound": judgement.limit.bound,
-        "found": _interval(judgement.interval),
+        "found": judgement.interval and judgement.interval.to_json(),
         "outcome": judgement.outcome,
         "reason": judgement.reason,
         "smallest_seen": _number(judgement.seen),
         "times_as_long": judgement.times,
         "repeats": judgement.repeats,
-    }
-
-
-def _interval(interval: Interval | None) -> dict[str, float | None] | None:
-    if interval is None:
-        return None
-    return {
-        "estimate": _number(interval.estimate),
-        "low": _number(interval.low),
-        "high": _number(interval.high),
     }
 
 
@@ -96,40 +82,17 @@ SUITE = "kvswarm compare"
 
 
 def to_junit(comparison: Comparison) -> str:
-    """A broken limit is a failure, an undecided one an error; metrics alone never fail."""
-    outcomes = [judgement.outcome for judgement in comparison.judgements]
-    cases = len(outcomes) or len(comparison.rows)
-    suite = ElementTree.Element(
-        "testsuite",
-        name=SUITE,
-        tests=str(cases),
-        failures=str(outcomes.count("broken")),
-        errors=str(outcomes.count("undecided")),
-    )
-    for judgement in comparison.judgements:
-        _limit_case(suite, judgement)
-    if not comparison.judgements:
-        for row in comparison.rows:
-            _metric_case(suite, row)
-    ElementTree.SubElement(suite, "system-out").text = _system_out(comparison)
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _limit_case(suite: ElementTree.Element, judgement: LimitJudgement) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=judgement.limit.text)
-    found = wording.finding(judgement)
-    if judgement.outcome == "passed":
-        ElementTree.SubElement(case, "system-out").text = found
-    else:
-        tag = "failure" if judgement.outcome == "broken" else "error"
-        ElementTree.SubElement(case, tag, type=judgement.outcome, message=found)
-
-
-def _metric_case(suite: ElementTree.Element, row: ComparedMetric) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=row.statistic.name)
-    text = f"{wording.change(row)}; interval {wording.bounds(row)}; {wording.verdict(row)}"
-    ElementTree.SubElement(case, "system-out").text = text
+    """Limits by what became of them; metrics alone never fail."""
+    limits = [(j.limit.text, j.outcome, wording.finding(j)) for j in comparison.judgements]
+    metrics: list[tuple[str, Outcome, str]] = [
+        (
+            row.statistic.name,
+            "passed",
+            f"{wording.change(row)}; interval {wording.bounds(row)}; {wording.verdict(row)}",
+        )
+        for row in comparison.rows
+    ]
+    return junit(SUITE, limits or metrics, _system_out(comparison))
 
 
 def _system_out(comparison: Comparison) -> str:
@@ -157,9 +120,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     yield _line(("metric", "base", "new", "change", f"{level} interval", "verdict"))
     yield "|---|---:|---:|---:|---:|---|"
     for row in comparison.rows:
-        figures = (figure(row.statistic, value) for value in (row.base, row.new))
-        shown = (*figures, wording.change(row), wording.bounds(row), wording.verdict(row))
-        yield _line((f"`{row.statistic.name}`", *shown))
+        yield _line((f"`{row.statistic.name}`", *wording.cells(row)))
     if comparison.judgements:
         yield "\n" + _line(("limit", "gate", "found"))
         yield "|---|---|---|"
@@ -226,14 +187,8 @@ def _rows(comparison: Comparison) -> Table:
         table.add_column(title, justify="right")
     table.add_column("verdict")
     for row in comparison.rows:
-        table.add_row(
-            row.statistic.name,
-            figure(row.statistic, row.base),
-            figure(row.statistic, row.new),
-            wording.change(row),
-            wording.bounds(row),
-            Text(wording.verdict(row), COLOURS.get(row.verdict, "")),
-        )
+        *shown, verdict = wording.cells(row)
+        table.add_row(row.statistic.name, *shown, Text(verdict, COLOURS.get(row.verdict, "")))
     return table
 
 

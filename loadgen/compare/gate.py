@@ -3,10 +3,11 @@
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from xml.etree import ElementTree
 
 from loadgen.compare.metrics import Statistic, parse_statistic
 from loadgen.errors import UsageError
@@ -23,6 +24,7 @@ sound."""
 CONFIDENCE = 0.99
 """Of the intervals of all limits of a gate together."""
 Kind = Literal["relative", "difference", "value"]
+Outcome = Literal["passed", "broken", "undecided"]
 _LIMIT = re.compile(r"\s*([\w.]+)\s*(<=|>=)\s*([+-]?)(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*")
 
 
@@ -112,3 +114,27 @@ def _flat(table: Mapping[str, Any], path: Path, prefix: str = "") -> Iterator[tu
             yield prefix + name, value
         else:
             raise UsageError(f'--gate {path}: {prefix}{name} must be text such as "<=+10%"')
+
+
+def junit(suite_name: str, cases: Sequence[tuple[str, Outcome, str]], said: str = "") -> str:
+    """JUnit XML of cases, each with its name, what became of it and a text about it: a broken limit
+    is a failure, an undecided one an error. `said` is of the whole suite."""
+    outcomes = [outcome for _, outcome, _ in cases]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=suite_name,
+        tests=str(len(cases)),
+        failures=str(outcomes.count("broken")),
+        errors=str(outcomes.count("undecided")),
+    )
+    for name, outcome, text in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=suite_name, name=name)
+        if outcome == "passed":
+            ElementTree.SubElement(case, "system-out").text = text
+        else:
+            tag = "failure" if outcome == "broken" else "error"
+            ElementTree.SubElement(case, tag, type=outcome, message=text)
+    if said:
+        ElementTree.SubElement(suite, "system-out").text = said
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

@@ -9,7 +9,7 @@ have nothing in common, their correlation is about 0.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
@@ -39,6 +39,11 @@ class Interval:
     def widened(self, other: "Interval") -> "Interval":
         """Reaches as far as either of both on each side."""
         return Interval(self.estimate, min(self.low, other.low), max(self.high, other.high))
+
+    def to_json(self) -> dict[str, float | None]:
+        """JSON has no infinity: an open end is null."""
+        parts = asdict(self).items()
+        return {name: value if math.isfinite(value) else None for name, value in parts}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from loadgen.compare.estimate import LEAST_BATCHES, LEAST_SAMPLES
-from loadgen.compare.gate import BROKEN, PASSED, UNDECIDED, Limit
+from loadgen.compare.gate import BROKEN, PASSED, UNDECIDED, Limit, Outcome
 from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import Statistic
 from loadgen.compare.sides import Sides, exponential, scale_of
@@ -24,7 +23,6 @@ MOST_SEEN = 100.0
 """What sees only larger changes, of 10,000 %, sees none."""
 LEAST_REPEATS = 5
 """Fewer have so few degrees of freedom that they widen the interval of single runs."""
-Outcome = Literal["passed", "broken", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from loadgen.errors import UsageError
-from loadgen.stats.metrics import Metric, compared, default_statistics
+from loadgen.stats.metrics import CATALOG, Metric, compared
 
 MEAN = "mean"
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
@@ -13,7 +13,11 @@ _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 METRICS = compared()
 ALSO_CALLED = {"goodput": "goodput_share"}
-DEFAULTS = tuple(default_statistics())
+DEFAULTS = tuple(
+    f"{each.name}.{of_values}" if of_values else each.name
+    for each in CATALOG.values()
+    for of_values in each.defaults
+)
 """Shown where nothing is named, as far as the files have them."""
 
 
@@ -57,11 +61,6 @@ def parse_statistic(text: str) -> Statistic:
     if of_values != MEAN and not statistic.quantile:
         raise UsageError(f"{text.strip()!r}: write {name}.mean or a percentile such as {name}.p95")
     return statistic
-
-
-def parse_statistics(text: str) -> tuple[Statistic, ...]:
-    """A comma-separated list. Raises UsageError."""
-    return tuple(parse_statistic(part) for part in text.split(","))
 
 
 NOTHING = "-"

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -125,17 +125,10 @@ def _excess(found: Sequence[Estimate], scale: Scale) -> float:
 
 def write_noise(noise: Noise, path: Path) -> None:
     """Keep it as JSON, in the place of nothing but an older one. Raises UsageError."""
-    content = {
-        "machine": noise.machine,
-        "target": noise.target,
-        "runs": noise.runs,
-        "deviations": noise.deviations,
-        "totals": noise.totals,
-    }
     try:
         _require_free(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, content)
+        write_json(path, asdict(noise))
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): name another") from None
 
@@ -170,13 +163,12 @@ def _noise_of(content: Mapping[str, Any]) -> Noise:
         str(content["machine"]),
         str(content["target"]),
         tuple(map(str, content["runs"])),
-        {name: _by_scale(scales) for name, scales in content["deviations"].items()},
+        {
+            name: {scale: _finite(scales[scale]) for scale in _SCALES}
+            for name, scales in content["deviations"].items()
+        },
         {name: _finite(total) for name, total in content["totals"].items()},
     )
-
-
-def _by_scale(scales: Mapping[str, Any]) -> dict[str, float]:
-    return {scale: _finite(scales[scale]) for scale in _SCALES}
 
 
 def _finite(value: Any) -> float:

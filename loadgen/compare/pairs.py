@@ -111,8 +111,9 @@ def paired_blocks(
     is_batched = len(np.unique(batch)) > 1
     if not is_batched and len(common) < LEAST_SAMPLES:
         return None
-    if _is_rare(statistic, len(common)):
-        return None
+    quantile = statistic.quantile
+    if quantile is not None and len(common) * min(quantile, 1 - quantile) < LEAST_BLOCKS:
+        return None  # a percentile that too few pairs reach beyond
     parts = min(batch_count(len(common)), len(common))
     places = np.array_split(np.arange(len(common)), parts)
     blocks = list(_batches(batch)) if is_batched else places
@@ -124,12 +125,12 @@ def paired_blocks(
     first, last = (on_scale(each, scale) for each in whole)
     sides = (base, at_base), (new, at_new)
     freedom = len(blocks) - 1.0
-    if statistic.quantile is None or (is_batched and statistic.quantile == MEDIAN):
+    if quantile is None or (is_batched and quantile == MEDIAN):
         before, after = (_of_blocks(side, at, blocks, statistic, scale) for side, at in sides)
     else:
-        before, after = (_pulls(side, at, blocks, statistic.quantile, scale) for side, at in sides)
+        before, after = (_pulls(side, at, blocks, quantile, scale) for side, at in sides)
         before, after = before + first, after + last
-        freedom = min(freedom, *(_clusters(side, statistic.quantile) - 1 for side, _ in sides))
+        freedom = min(freedom, *(_clusters(side, quantile) - 1 for side, _ in sides))
     if not np.isfinite(before).all() or not np.isfinite(after).all():
         return None
     unit = "batches" if is_batched else "parts"
@@ -191,9 +192,3 @@ def _batches(batch: Indices) -> Iterator[Indices]:
     names = np.unique(batch)
     for some in np.array_split(names, min(len(names), MOST_BLOCKS)):
         yield np.flatnonzero(np.isin(batch, some))
-
-
-def _is_rare(statistic: Statistic, pairs: int) -> bool:
-    """Whether it is a percentile that too few pairs reach beyond."""
-    quantile = statistic.quantile
-    return quantile is not None and pairs * min(quantile, 1 - quantile) < LEAST_BLOCKS

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
-from loadgen.compare.gate import CONFIDENCE, Limit, parse_gate
+from loadgen.compare.gate import CONFIDENCE, Limit, Outcome, junit, parse_gate
 from loadgen.compare.metrics import Statistic, figure, share_ends
 from loadgen.errors import UsageError
 from loadgen.stats.tally import Tally
@@ -232,25 +231,16 @@ def _lack(limit: Limit, tally: Tally) -> str:
 
 
 def to_junit(gate: RunGate) -> str:
-    """A limit that is not met is a failure, or an error where its figure is not known or the run
+    """A limit that is not met is broken, or undecided where its figure is not known or the run
     decides nothing, as of `kvswarm compare`."""
-    suite = ElementTree.Element("testsuite", name=SUITE, tests=str(len(gate.findings)))
-    tags = [_tag(each, gate) for each in gate.findings]
-    suite.set("failures", str(tags.count("failure")))
-    suite.set("errors", str(tags.count("error")))
-    for each, tag in zip(gate.findings, tags, strict=True):
-        case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=each.limit.text)
-        if tag == "system-out":
-            ElementTree.SubElement(case, tag).text = each.found
-        else:
-            message = "; ".join((each.found, *gate.faults))
-            kind = "broken" if tag == "failure" else "undecided"
-            ElementTree.SubElement(case, tag, type=kind, message=message)
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    cases = [
+        (each.limit.text, _outcome(each, gate), "; ".join((each.found, *gate.faults)))
+        for each in gate.findings
+    ]
+    return junit(SUITE, cases)
 
 
-def _tag(finding: LimitFinding, gate: RunGate) -> str:
+def _outcome(finding: LimitFinding, gate: RunGate) -> Outcome:
     if gate.faults or finding.value is None:
-        return "error"
-    return "system-out" if finding.is_met else "failure"
+        return "undecided"
+    return "passed" if finding.is_met else "broken"

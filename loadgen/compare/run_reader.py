@@ -141,8 +141,7 @@ def _end_of_warmup_s(found: SteadyState | None) -> float:
     return found.from_s if found is not None and found.early else 0.0
 
 
-def _history(table: LocustTable, row_name: str, warmup_s: float) -> ComparedRun:
-    _require_whole(table, warmup_s)
+def _history(table: LocustTable, row_name: str) -> ComparedRun:
     return ComparedRun(
         str(table.path),
         locust_csv.read_history(table, row_name),
@@ -151,27 +150,23 @@ def _history(table: LocustTable, row_name: str, warmup_s: float) -> ComparedRun:
     )
 
 
-def _stats(table: LocustTable, row_name: str, warmup_s: float) -> ComparedRun:
-    _require_whole(table, warmup_s)
+def _stats(table: LocustTable, row_name: str) -> ComparedRun:
     totals = locust_csv.read_stats(table, row_name)
     is_whole = row_name == locust_csv.ALL_REQUESTS
     rows = locust_csv.read_rows(table) if is_whole else frozenset[str]()
     return ComparedRun(str(table.path), totals=totals, rows=rows)
 
 
-def _require_whole(table: LocustTable, warmup_s: float) -> None:
-    if warmup_s:
-        raise UsageError(
-            f"{table.path} does not say when requests were due, so no warm-up can be left out:"
-            " name run directories or requests.csv, or compare with --warmup 0"
-        )
-
-
 def _of_locust(table: LocustTable, row_name: str, warmup_s: float) -> ComparedRun:
-    if table.has(locust_csv.HISTORY_HEADER):
-        return _history(table.whole(), row_name, warmup_s)
-    if table.has(locust_csv.STATS_HEADER):
-        return _stats(table.whole(), row_name, warmup_s)
+    is_history = table.has(locust_csv.HISTORY_HEADER)
+    if is_history or table.has(locust_csv.STATS_HEADER):
+        whole = table.whole()
+        if warmup_s:
+            raise UsageError(
+                f"{table.path} does not say when requests were due, so no warm-up can be left out:"
+                " name run directories or requests.csv, or compare with --warmup 0"
+            )
+        return _history(whole, row_name) if is_history else _stats(whole, row_name)
     if table.has(locust_csv.FAILURES_HEADER) or table.has(locust_csv.EXCEPTIONS_HEADER):
         raise UsageError(
             f"{table.path} is Locust's table of failures or exceptions, which has no times: name"

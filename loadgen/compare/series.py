@@ -65,7 +65,8 @@ def series_of(requests: Requests) -> dict[str, Series]:
 
 
 def _series(requests: Requests) -> Iterator[tuple[str, Series]]:
-    seconds, marks = _seconds(requests), _marks(requests)
+    seconds = _seconds(requests)
+    marks = RequestMarks(requests.number("request_id"), requests.text("batch_id").codes)
     for name, metric in compared().items():
         if metric.form == "rate":
             yield name, _rate(requests.counts(metric.part), seconds, marks)
@@ -75,10 +76,6 @@ def _series(requests: Requests) -> Iterator[tuple[str, Series]]:
             values = requests.latency(metric.column)
             known = ~np.isnan(values)
             yield name, Values(values[known], _marked(marks, known))
-
-
-def _marks(requests: Requests) -> RequestMarks:
-    return RequestMarks(requests.number("request_id"), requests.text("batch_id").codes)
 
 
 def _marked(marks: RequestMarks, which: Flags) -> RequestMarks:

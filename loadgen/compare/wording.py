@@ -23,6 +23,12 @@ def plain(name: str) -> str:
     return without_formula(kept)
 
 
+def cells(row: ComparedMetric) -> tuple[str, ...]:
+    """What tables show of it: both figures, the change, its interval and the verdict."""
+    figures = (figure(row.statistic, value) for value in (row.base, row.new))
+    return (*figures, change(row), bounds(row), verdict(row))
+
+
 def change(row: ComparedMetric) -> str:
     """The difference without its interval: `-57.0 % (2.3 times as fast)`."""
     if row.change is None:
@@ -109,7 +115,11 @@ def _percent(statistic: Statistic, value: float) -> str:
 def finding(judgement: LimitJudgement) -> str:
     """What was found of a limit, with its interval where there is one, and what could be seen."""
     limit, interval = judgement.limit, judgement.interval
-    found = "" if interval is None else _found(limit, interval)
+    found = ""
+    if interval is not None:
+        ends = (interval.estimate, interval.low, interval.high)
+        middle, low, high = (_of_limit(limit, end) for end in ends)
+        found = f"{middle} ({low} to {high})"
     parts = (found, judgement.reason, _seen(judgement))
     return "; ".join(part for part in parts if part)
 
@@ -129,11 +139,6 @@ def _seen(judgement: LimitJudgement) -> str:
     if judgement.times == 1:
         return f"sees changes from {seen} {unit} on"
     return f"sees changes from {seen} {unit} on: for {wanted} {unit} make {more}"
-
-
-def _found(limit: Limit, interval: Interval) -> str:
-    shown = [_of_limit(limit, end) for end in (interval.estimate, interval.low, interval.high)]
-    return f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
 def _of_limit(limit: Limit, value: float) -> str:

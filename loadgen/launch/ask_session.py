@@ -62,7 +62,8 @@ class AskSession:
         arguments = self._arguments
         headers = auth_headers()
         # What is only asked comes first: a wrong address is told before anything is started.
-        facts = await probe(arguments.host, self._model, headers) if arguments.host else None
+        model = arguments.target_arguments.model
+        facts = await probe(arguments.host, model, headers) if arguments.host else None
         rag_url = await self._rag_url()
         if facts is None:
             facts = await self._start_engine()
@@ -72,10 +73,6 @@ class AskSession:
         printer = AskPrinter(arguments.as_json, len(arguments.questions) > 1)
         answered = [await self._ask(pipeline, printer, each) for each in arguments.questions]
         return DONE if all(answered) else FAILED
-
-    @property
-    def _model(self) -> str | None:
-        return self._arguments.target_arguments.model
 
     async def _rag_url(self) -> str:
         arguments = self._arguments

@@ -94,14 +94,12 @@ def check_run(words: Sequence[str], own: Sequence[str] = ()) -> CheckedRun:
 
     `own` are flags of the command that asks: a word that is none may have been meant to be.
     """
-    run = _parsed(words)
-    file = find_locustfile(run.file)
-    target_run = plan_target_runs(run)[0] if run.targets else None
-    (result,) = ask_locust(file, [(run, target_run)], own)["results"]
+    run, target_run = _planned(words)
+    (result,) = ask_locust(find_locustfile(run.file), [(run, target_run)], own)["results"]
     return _checked(run, target_run, result)
 
 
-def _parsed(words: Sequence[str], hint: str = "") -> RunArguments:
+def _planned(words: Sequence[str], hint: str = "") -> tuple[RunArguments, TargetRun | None]:
     """As `kvswarm run` would, of one target. Raises UsageError, before Locust makes any file."""
     run = parse_run("run", list(words))
     if len(run.targets) > 1:
@@ -109,7 +107,7 @@ def _parsed(words: Sequence[str], hint: str = "") -> RunArguments:
     for flag in SHARED_FILES:
         if name := value_of(run.rest, flag.removeprefix("--")):
             raise UsageError(f"{flag} {name}: each run would overwrite it, leave it out")
-    return run
+    return run, plan_target_runs(run)[0] if run.targets else None
 
 
 async def require_services(runs: Iterable[CheckedRun]) -> None:
@@ -145,7 +143,8 @@ def check_cells(
     runs = {}
     for cell in cells:
         try:
-            runs[cell.cell_id] = _plan(definition, cell, out)
+            words = run_words(definition, cell, cell.seed(1), out)
+            runs[cell.cell_id] = _planned(words, ", or a list in [axes]")
         except UsageError as error:
             raise _refusal(definition, cell, str(error)) from None
     answer = ask_locust(file, list(runs.values()))
@@ -154,13 +153,6 @@ def check_cells(
         cell.cell_id: _checked_cell(definition, cell, *runs[cell.cell_id], result)
         for cell, result in zip(cells, answer["results"], strict=False)
     }
-
-
-def _plan(
-    definition: Definition, cell: CellPlan, out: Path
-) -> tuple[RunArguments, TargetRun | None]:
-    run = _parsed(run_words(definition, cell, cell.seed(1), out), ", or a list in [axes]")
-    return run, plan_target_runs(run)[0] if run.targets else None
 
 
 def ask_locust(
@@ -239,15 +231,20 @@ def _check_end(options: Mapping[str, Any]) -> None:
         raise UsageError("it would never end: give run-time (or batches)")
 
 
+def options_in(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run, of what Locust's process said of it. Raises UsageError where none came."""
+    if result["code"]:
+        raise UsageError(last_line(result["said"]))
+    if result["options"] is None:
+        raise UsageError("no run would come of it, as with --list: leave that out")
+    return dict(result["options"])
+
+
 def _checked(
     run: RunArguments, target_run: TargetRun | None, result: Mapping[str, Any]
 ) -> CheckedRun:
     """By what Locust's process said of it. Raises UsageError."""
-    options = result["options"]
-    if result["code"]:
-        raise UsageError(last_line(result["said"]))
-    if options is None:
-        raise UsageError("no run would come of it, as with --list: leave that out")
+    options = options_in(result)
     labels = labels_in(options)
     if target_run is None and labels is not None:
         raise UsageError(f"--labels {labels.kind} on a host needs --rag-url: say which service")

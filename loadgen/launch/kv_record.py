@@ -29,7 +29,7 @@ from loadgen.launch.terminal import awaited, interruptible, say
 from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import write_json
 from loadgen.runs.lock import locked
-from loadgen.targets.catalog import ServiceSpec, TargetSpec
+from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.demo_model import MARK
 from loadgen.targets.engine_api import ApiError, complete
 from loadgen.targets.hardware import detect_platform
@@ -74,7 +74,8 @@ async def record(recording: KvRecording) -> int:
     with locked(recording.out, "recording"), interruptible() as interruption:
         chunks.mkdir(exist_ok=True)
         write_requests(recording.out, requests)
-        _write_library(recording.out, library)
+        lines = [json.dumps(row, ensure_ascii=False) for row in library]
+        (recording.out / LIBRARY_JSONL).write_text("\n".join(lines) + "\n", encoding="utf-8")
         say(f"starting {spec.name} …")
         logs = recording.out / "engine"
         async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:
@@ -102,9 +103,12 @@ def with_fs_tier(spec: TargetSpec, folder: Path) -> TargetSpec:
         raise UsageError(
             f"target {spec.name} stores no KV outside the engine: choose one with lmcache"
         )
-    adapter = json.dumps({"type": "fs", "base_path": str(folder)})
-    services = tuple(_with_args(each, ("--l2-adapter", adapter)) for each in spec.services)
-    return replace(spec, services=services)
+    more = ("--l2-adapter", json.dumps({"type": "fs", "base_path": str(folder)}))
+    services = (
+        replace(each, argv=(*each.argv, *more)) if each.role == "cache" else each
+        for each in spec.services
+    )
+    return replace(spec, services=tuple(services))
 
 
 def chunk_tokens_of(spec: TargetSpec) -> int:
@@ -119,10 +123,6 @@ def chunk_tokens_of(spec: TargetSpec) -> int:
             f"target {spec.name} does not say how large LMCache's chunks are: add --chunk-size to"
             " its service in the targets file"
         ) from None
-
-
-def _with_args(service: ServiceSpec, args: tuple[str, ...]) -> ServiceSpec:
-    return replace(service, argv=(*service.argv, *args)) if service.role == "cache" else service
 
 
 def _prompts(
@@ -176,11 +176,6 @@ def _sources(corpus: Corpus, tokenizer: Any) -> list[Source]:
         )
         for document in corpus.documents
     ]
-
-
-def _write_library(folder: Path, library: list[dict[str, str]]) -> None:
-    lines = [json.dumps(row, ensure_ascii=False) for row in library]
-    (folder / LIBRARY_JSONL).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 async def _send(target: RunningTarget, requests: list[KvRequest]) -> None:

@@ -83,7 +83,8 @@ class Pipeline:
         try:
             retrieval = await self._retrieval.retrieve(question)
         except StreamFailure as failure:
-            return _unanswered(question, failure)
+            nothing = (None,) * 5
+            return Asked(question, None, None, None, "", *nothing, failure.outcome, str(failure))
         found(retrieval)
         texts: list[str] = []
 
@@ -100,11 +101,6 @@ class Pipeline:
         prompt = bare_prompt(question) if alone else join_prompt(found.text, question)
         extra, _ = self._labels.tag(found.doc_id)
         await self._client.stream(prompt, self._output_tokens, exchange, extra)
-
-
-def _unanswered(question: str, failure: StreamFailure) -> Asked:
-    nothing = (None,) * 5
-    return Asked(question, None, None, None, "", *nothing, failure.outcome, str(failure))
 
 
 def _asked(

@@ -10,7 +10,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import RunArguments, find_locustfile, is_given, parse_run
-from loadgen.launch.checking import ask_locust_of, last_line
+from loadgen.launch.checking import ask_locust_of, options_in
 from loadgen.locality.trace import TokenIds
 from loadgen.stats.slo import CutOffRule
 from loadgen.swarm.options.replay import check_replay, pacer_of, trace_workload
@@ -93,11 +93,7 @@ def plan_run(
         "max_model_len": min(window_tokens, usable),
     }
     (result,) = ask_locust_of(file, [(run, facts)])["results"]
-    if result["code"]:
-        raise UsageError(last_line(result["said"]))
-    if result["options"] is None:
-        raise UsageError("no run would come of it, as with --list: leave that out")
-    return _planned(words, run, dict(result["options"]), tokenizer)
+    return _planned(words, run, options_in(result), tokenizer)
 
 
 def _parsed(words: Sequence[str]) -> RunArguments:

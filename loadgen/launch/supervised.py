@@ -54,23 +54,16 @@ async def _supervise(command: str, run: RunArguments, target_runs: Sequence[Targ
             if interruption.signal_number:
                 return 128 + interruption.signal_number
             async with AsyncExitStack() as stack:
-                rag = await _label_service(folder, run, target_runs[0], stack)
+                rag = None  # or one for all targets, where it is asked and nobody said which
+                if (labels := checked_labels(folder)) is not None:
+                    service = label_service(labels, target_runs[0], run.out / "engine")
+                    rag = await stack.enter_async_context(service)
                 while len(codes) < len(target_runs) and not interruption.signal_number:
                     target = target_runs[len(codes)]
                     await _run_on(target, command, rag, folder, interruption, codes)
         if len(codes) == len(target_runs):
             return worst(codes)
         return 128 + interruption.signal_number
-
-
-async def _label_service(
-    folder: Path, run: RunArguments, target_run: TargetRun, stack: AsyncExitStack
-) -> ServiceGroup | None:
-    """One service for all targets, where the swarm asks for labels and was not told whom."""
-    labels = checked_labels(folder)
-    if labels is None:
-        return None
-    return await stack.enter_async_context(label_service(labels, target_run, run.out / "engine"))
 
 
 async def _run_on(
@@ -109,7 +102,8 @@ def side_by_side(runs: Mapping[str, Path]) -> Table:
     for name in summaries:
         table.add_column(name, justify="right")
     for title, form, place in ROWS:
-        cells = [_cell(form, _told(summary, place)) for summary in summaries.values()]
+        told = [_told(summary, place) for summary in summaries.values()]
+        cells = ["-" if value is None else format(value, form) for value in told]
         if title not in OF_SOME or set(cells) != {"-"}:
             table.add_row(title, *cells)
     return table
@@ -119,10 +113,6 @@ def _told(summary: Mapping[str, Any], place: str) -> Any:
     """Labels without retrieval are right or wrong by design."""
     needed = value_at(summary, NEEDED.get(place, place))
     return None if needed is None else value_at(summary, place)
-
-
-def _cell(form: str, value: float | None) -> str:
-    return "-" if value is None else format(value, form)
 
 
 OF_SOME = ("labels right", "retrieval p50 (ms)", "retrieval in TTFT", "within the objective")

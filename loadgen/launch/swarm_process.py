@@ -37,12 +37,13 @@ async def check_swarm(target_run: TargetRun, folder: Path, interruption: Interru
 def planned_facts(target_run: TargetRun) -> dict[str, Any]:
     """What a check has to know of a target that is not started yet."""
     settings, spec = target_run.settings, target_run.spec
+    bounds = (model_window_tokens(settings.model), settings.kv_tokens)
     return {
         "router": settings.router if spec.of_role("router") else None,
         "body": dict(spec.body),
         "tokenizer": tokenizer_of(settings),
         "usable_tokens": settings.kv_tokens,
-        "max_model_len": _planned_window(settings),
+        "max_model_len": min((each for each in bounds if each is not None), default=None),
     }
 
 
@@ -156,12 +157,6 @@ def _without_processes(rest: tuple[str, ...]) -> tuple[str, ...]:
         at = left.index("--processes")
         del left[at : at + 2]
     return tuple(argument for argument in left if not argument.startswith("--processes="))
-
-
-def _planned_window(settings: TargetSettings) -> int | None:
-    window = model_window_tokens(settings.model)
-    bounds = [bound for bound in (window, settings.kv_tokens) if bound is not None]
-    return min(bounds, default=None)
 
 
 def _environment(

@@ -66,11 +66,8 @@ async def _tell_waiting(name: str, logs: Path) -> None:
     began = time.monotonic()
     while True:
         await asyncio.sleep(TELL_EVERY_S)
-        say(f"{name} is starting for {time.monotonic() - began:.0f} s, log: {_newest_log(logs)}")
-
-
-def _newest_log(logs: Path) -> Path:
-    return max(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, default=logs)
+        newest = max(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, default=logs)
+        say(f"{name} is starting for {time.monotonic() - began:.0f} s, log: {newest}")
 
 
 @dataclass(slots=True)

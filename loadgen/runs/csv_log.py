@@ -36,20 +36,12 @@ def to_csv(rows: Iterable[Sequence[Any]]) -> str:
     return "".join([",".join([cells[type(v)](v) for v in row]) + "\n" for row in rows])
 
 
-def _text(value: str) -> str:
-    return value if value.isalnum() else _odd_text(value)
-
-
 @lru_cache(maxsize=4096)
 def _odd_text(value: str) -> str:
     """Most texts of a run come again and again: contexts, questions, users."""
     text = io.StringIO()
     csv.writer(text).writerow([without_formula(value), ""])  # by its line end it quotes \r and \n
     return text.getvalue()[: -len(",\r\n")]
-
-
-def _float(value: float) -> str:
-    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 class _Cells(dict[type, Callable[[Any], str]]):
@@ -63,8 +55,8 @@ class _Cells(dict[type, Callable[[Any], str]]):
 
 _CELLS = _Cells(
     {
-        str: _text,
-        float: _float,
+        str: lambda value: value if value.isalnum() else _odd_text(value),
+        float: lambda value: f"{value:.6f}".rstrip("0").rstrip("."),
         int: str,
         bool: lambda value: "true" if value else "false",
         NoneType: lambda value: "",

@@ -11,7 +11,7 @@ from loadgen.record import BATCH_COLUMNS, COLUMNS
 from loadgen.runs.csv_log import CsvLog
 from loadgen.runs.json_file import write_json
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
-from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
+from loadgen.stats.server_counters import COLUMNS as SERVER_COLUMNS
 
 RUN_JSON = "run.json"
 CSV_NAMES = ("requests.csv", "server_metrics.csv", "client_metrics.csv", "batches.csv")

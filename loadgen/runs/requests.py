@@ -68,7 +68,9 @@ class Requests:
         due_s = np.where(np.isnan(due_s), at_s, due_s)
         counts = ~_is_doubled(_position(columns)[order], at_s, end_s)
         if not counts.all():
-            columns = _told_of_doubles(columns, int((~counts).sum()))
+            remark = f"requests.csv: {int((~counts).sum()):,} row(s) are there twice and count once"
+            doubled = FileProblem(remark, is_of_rows=True)
+            columns = replace(columns, problems=(*columns.problems, doubled))
         if reset_s is not None:
             counts &= ~(end_s < reset_s)
         if warmup_s:
@@ -321,8 +323,3 @@ def _is_doubled(position: Floats, at_s: Floats, end_s: Floats) -> Flags:
     doubled = np.zeros(len(at_s), dtype=np.bool_)
     doubled[1:] = (np.diff(position) == 0) & (np.diff(at_s) == 0) & (np.diff(end_s) == 0)
     return doubled
-
-
-def _told_of_doubles(columns: Columns, count: int) -> Columns:
-    remark = f"requests.csv: {count:,} row(s) are there twice and count once"
-    return replace(columns, problems=(*columns.problems, FileProblem(remark, is_of_rows=True)))

@@ -1,6 +1,6 @@
 """The directory of a search: what it is, its trials, its table and its result."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -114,12 +114,8 @@ def _percentiles(trial: Trial, column: str, limit: Limit | None) -> list[float |
     return [float(each) for each in np.quantile(values, (0.5, 0.95, 0.99))]
 
 
-SATURATE_JSON, TRIALS, TRIALS_CSV, TRIAL_JSON = (
-    "saturate.json",
-    "trials",
-    "trials.csv",
-    "trial.json",
-)
+SATURATE_JSON, TRIAL_JSON = "saturate.json", "trial.json"
+TRIALS, TRIALS_CSV = "trials", "trials.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +175,9 @@ class SearchFolder:
 
     def write_table(self, state: SearchState) -> None:
         """`trials.csv`, replaced in one step."""
-        write_whole(self.path / TRIALS_CSV, to_csv(_rows(points_of(state))).encode())
+        names = [each.name for each in fields(Point)]
+        rows = ([getattr(point, name) for name in names] for point in points_of(state))
+        write_whole(self.path / TRIALS_CSV, to_csv([names, *rows]).encode())
 
     def write_result(self, state: SearchState, ending: Ending, said: Sequence[str]) -> None:
         """`saturate.json`."""
@@ -221,12 +219,6 @@ def _step(note: Path) -> TrialStep:
     return TrialStep(**{each.name: found[each.name] for each in fields(TrialStep)})
 
 
-def _rows(points: Sequence[Point]) -> Iterator[Sequence[Any]]:
-    yield [each.name for each in fields(Point)]
-    for point in points:
-        yield [getattr(point, each.name) for each in fields(Point)]
-
-
 def _load(load: float, judgement: LoadJudgement) -> dict[str, Any]:
     return {
         "load": load,
@@ -247,9 +239,4 @@ def _load(load: float, judgement: LoadJudgement) -> dict[str, Any]:
 
 
 def _ends(interval: Interval | None) -> dict[str, float | None]:
-    """JSON has no infinity: an open end is null."""
-    ends = {"estimate": None, "low": None, "high": None}
-    if interval is None:
-        return dict(ends)
-    values = {name: getattr(interval, name) for name in ends}
-    return {name: value if abs(value) < float("inf") else None for name, value in values.items()}
+    return interval.to_json() if interval else {"estimate": None, "low": None, "high": None}

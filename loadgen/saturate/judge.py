@@ -57,7 +57,8 @@ def judge(trials: Sequence[Trial], objective: Objective) -> LoadJudgement:
     figures = tuple(_figure(trials, limit, objective, level) for limit in objective.limits)
     reason = _breakdown(trials)
     reach = MOST_RUNS / len(trials)
-    wanting = [each for each in figures if _wants_more(each, reach)]
+    # Too few requests yet, which further runs can bring.
+    wanting = [each for each in figures if each.samples < each.needed <= each.samples * reach]
     unproven = tuple(
         each for each in figures if each.verdict == "undecided" and _is_met_unproven(each, reach)
     )
@@ -150,11 +151,6 @@ def _margin(limit: Limit, interval: Interval, within: Interval | None) -> Interv
         return interval.through(lambda each: each - limit.bound)
     ends = interval.estimate, interval.high, interval.low
     return Interval(*(limit.bound - each for each in ends))
-
-
-def _wants_more(figure: LimitFigure, reach: float) -> bool:
-    """Too few requests yet, which further runs can bring."""
-    return figure.samples < figure.needed <= figure.samples * reach
 
 
 def _is_met_unproven(figure: LimitFigure, reach: float) -> bool:

@@ -12,6 +12,7 @@ from loadgen.saturate.search import (
     CONFIRMING_RUNS,
     MOST_RUNS,
     Bracket,
+    Finding,
     Space,
     bracket_of,
     next_load,
@@ -142,29 +143,26 @@ class SearchState:
 
     def next(self, number: int) -> TrialStep | None:
         """The trial to make, to be called `number`; None when there is none left."""
-        findings = [judgement.finding for judgement in self.judgements.values()]
-        load = next_load(findings, self.plan.space)
-        if load is None or self.is_used_up:
+        load = next_load(self._findings, self.plan.space)
+        if load is None or len(self.trials) >= self.plan.most_trials:
             return None
         repeat = 1 + len(self.of_load(load))
         seed = self.plan.seed + repeat - 1
         return TrialStep(number, load, repeat, seed, self.plan.seconds(load))
 
     @property
-    def is_used_up(self) -> bool:
-        """Whether no further trial is allowed."""
-        return len(self.trials) >= self.plan.most_trials
-
-    @property
     def bracket(self) -> Bracket:
         """Where the limit lies, as far as it is known."""
-        return bracket_of([judgement.finding for judgement in self.judgements.values()])
+        return bracket_of(self._findings)
 
     @property
     def ending(self) -> Ending:
         """Why there is no next trial, where nothing else ended the search."""
-        findings = [judgement.finding for judgement in self.judgements.values()]
-        return "found" if next_load(findings, self.plan.space) is None else "trials"
+        return "found" if next_load(self._findings, self.plan.space) is None else "trials"
+
+    @property
+    def _findings(self) -> list[Finding]:
+        return [judgement.finding for judgement in self.judgements.values()]
 
     @property
     def ordered(self) -> Mapping[float, LoadJudgement]:

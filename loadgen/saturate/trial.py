@@ -166,16 +166,14 @@ def read_trial(
     rows = RecordedRun(run, is_strict=True).rows
     if not rows.has(("scheduled_s",)):
         raise UsageError(f"{run / REQUESTS_CSV} has not the columns of a {REQUESTS_CSV}")
-    requests = _by_due(Requests.of(rows))
+    requests = Requests.of(rows)
+    due_s = requests.number("scheduled_s")
+    known = int((~np.isnan(due_s)).sum())
+    requests = requests.taken(np.argsort(due_s, kind="stable")[:known])
     if warm_up_s is not None:
         return Trial(load, seconds, requests, warm_up_s, None, is_open)
     found_s, settled = _warm_up(requests)
     return Trial(load, seconds, requests, min(found_s, LATEST_SHARE * seconds), settled, is_open)
-
-
-def _by_due(requests: Requests) -> Requests:
-    due_s = requests.number("scheduled_s")
-    return requests.taken(np.argsort(due_s, kind="stable")[: int((~np.isnan(due_s)).sum())])
 
 
 def _warm_up(requests: Requests) -> tuple[float, bool | None]:

@@ -88,7 +88,10 @@ def result_lines(state: SearchState, ending: Ending) -> Iterator[str]:
         )
     below = bracket.below
     for each in state.judgements[below.load].unproven if below else ():
-        yield _unproven(each)
+        yield (
+            f"{each.limit.text} is met by its estimate alone: {each.needed} requests are needed to"
+            f" prove it, there were {each.samples}. A longer --trial has more."
+        )
     if below and (errors := _errors_remark(state.judgements[below.load])):
         yield errors
 
@@ -128,13 +131,6 @@ def _end(state: SearchState, finding: Finding | None) -> str:
 def _told(state: SearchState, finding: Finding) -> str:
     judgement = state.judgements[finding.load]
     return "; ".join(part for part in (figures(judgement), judgement.reason) if part)
-
-
-def _unproven(each: LimitFigure) -> str:
-    return (
-        f"{each.limit.text} is met by its estimate alone: {each.needed} requests are needed to"
-        f" prove it, there were {each.samples}. A longer --trial has more."
-    )
 
 
 def _errors_remark(judgement: LoadJudgement) -> str:

@@ -4,7 +4,7 @@ Whatever counts, compares, draws, exports or describes metrics goes through `CAT
 A new column of `RequestRecord` becomes a metric everywhere by one entry here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -297,13 +297,6 @@ def limited() -> tuple[str, ...]:
     """Columns of which an objective may say how much a request may have."""
     found = [each for each in CATALOG.values() if each.is_limited]
     return tuple(each.column for each in sorted(found, key=lambda each: not each.is_usual))
-
-
-def default_statistics() -> Iterator[str]:
-    """Those that a comparison shows unasked: `ttft_ms.p50`, `errors`."""
-    for metric in CATALOG.values():
-        for of_values in metric.defaults:
-            yield f"{metric.name}.{of_values}" if of_values else metric.name
 
 
 def figure_of(

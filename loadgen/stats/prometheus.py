@@ -79,8 +79,7 @@ class MetricReader:
 
 def _labels(raw: bytes) -> dict[str, str]:
     pairs = _LABEL.findall(raw.decode("utf-8", "replace"))
-    return {name: _ESCAPE.sub(_unescape, value) for name, value in pairs}
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return "\n" if match[1] == "n" else match[1]
+    return {
+        name: _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
+        for name, value in pairs
+    }

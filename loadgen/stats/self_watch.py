@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
@@ -216,13 +216,6 @@ class SaturationRule:
     late_token_share: float = 0.05
     late_token_part: float = 0.2
 
-    def judge(self, samples: Iterable[ClientSample]) -> Saturation:
-        """The verdict on samples, each of a process and its time, in any order."""
-        health = ClientHealth(self)
-        for sample in samples:
-            health.add(sample)
-        return health.verdict()
-
     def is_pause(self, ms: float) -> bool:
         """Whether a loop that was so late stood still."""
         return ms >= self.pause_s * 1000 and ms > self.max_lag_ms
@@ -287,14 +280,15 @@ class ClientHealth:
 
     def __init__(self, rule: SaturationRule | None = None) -> None:
         self.recent: deque[ClientSample] = deque()
+        self.count = 0
+        """How many samples were added."""
         self._rule = rule or SaturationRule()
-        self._count = 0
         self._processes: dict[str, _Lateness] = {}
 
     def add(self, sample: ClientSample) -> None:
         """Take in a sample of one process; of several they may come out of order."""
         self._processes.setdefault(sample.process, _Lateness()).add(sample, self._rule)
-        self._count += 1
+        self.count += 1
         self.recent.append(sample)
         while len(self.recent) > KEPT * len(self._processes):
             self.recent.popleft()
@@ -304,14 +298,9 @@ class ClientHealth:
         """Of all processes."""
         return sum((each.times for each in self._processes.values()), TokenTimes())
 
-    @property
-    def count(self) -> int:
-        """How many samples were added."""
-        return self._count
-
     def since(self, count: int) -> list[ClientSample]:
         """Those after the first `count`, as far as they are kept."""
-        new = min(self._count - count, len(self.recent))
+        new = min(self.count - count, len(self.recent))
         return [self.recent[at] for at in range(-new, 0)]
 
     def verdict(self) -> Saturation:

@@ -141,12 +141,7 @@ OFFLOAD = (
     *(_STORED_BYTES, _LOADED_BYTES, "tier_written_bytes", "tier_read_bytes", *_FAILURES),
 )
 """Of vLLM's own offload, in the samples and in the summary."""
-OFFLOAD_TIMES = (
-    "offload_load_s",
-    "offload_loads",
-    "offload_wait_s",
-    "offload_waits",
-)
+OFFLOAD_TIMES = ("offload_load_s", "offload_loads", "offload_wait_s", "offload_waits")
 _LATE = (*OFFLOAD, *OFFLOAD_TIMES)
 """vLLM shows most of these only once there is something to count."""
 PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
@@ -189,10 +184,10 @@ def server_figures(
     True when a counter went down on the way (the engine was restarted): figures made of counters
     are then None, peaks stand.
     """
-    course = ServerCourse()
+    totals = ServerAccumulator()
     for sample in (first, *between, last):
-        course.add(sample)
-    return course.figures()
+        totals.add(sample)
+    return totals.figures()
 
 
 def sum_of_replicas(samples: Sequence[ServerSample]) -> ServerSample:
@@ -214,7 +209,7 @@ def sum_of_replicas(samples: Sequence[ServerSample]) -> ServerSample:
     return ServerSample(samples[0].at_s, reachable, **summed)
 
 
-class ServerCourse:
+class ServerAccumulator:
     """Samples of a host in the order of time, in a space that does not grow with them.
 
     What was sampled until `warmup_s` counts only as the state before the rest. `told` says whether

@@ -22,15 +22,12 @@ from loadgen.stats.prometheus import MetricReader, MetricSeries, Sample
 from loadgen.stats.server_counters import (
     CACHE_FIGURES,
     CACHE_PREFIX,
-    COLUMNS,
     ENGINE_COUNTERS,
     ENGINE_FIGURES,
     GAUGES,
     ServerSample,
     sum_of_replicas,
 )
-
-__all__ = ["COLUMNS", "MetricsScraper", "MetricsSource", "MetricsSources", "ServerSample"]
 
 _TIMEOUT_S = 2.0
 ONLY = ""

@@ -52,7 +52,10 @@ class Sketch:
                 self._fold()
         elif count > 1:
             self._absorb(count, value * count, 0.0, value, value)
-            self._put(value, count)
+            if value:
+                self._buckets[math.ceil(math.log(value) * _INDEX_PER_LOG)] += count
+            else:
+                self._zeros += count
 
     def add_many(self, values: Sequence[float]) -> None:
         """Count all `values`, or none of them and a ValueError when one cannot be held."""
@@ -102,12 +105,6 @@ class Sketch:
         self._m2 += m2
         self._min = min(self._min, lowest)
         self._max = max(self._max, highest)
-
-    def _put(self, value: float, count: int) -> None:
-        if value:
-            self._buckets[math.ceil(math.log(value) * _INDEX_PER_LOG)] += count
-        else:
-            self._zeros += count
 
     @property
     def count(self) -> int:

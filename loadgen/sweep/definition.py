@@ -70,6 +70,11 @@ _FOLDER = re.compile(r"[A-Za-z0-9][\w.-]*")
 Options = Mapping[str, Value]
 
 
+def option_texts(options: Options) -> dict[str, str]:
+    """Each value as it stands in tables."""
+    return {key: text_of(key, value) for key, value in options.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """Options are named as those of `kvswarm run`, in full and without dashes.
@@ -124,8 +129,9 @@ class Definition:
     def as_json(self) -> dict[str, Any]:
         """Everything but `source`, with the values of headers hidden."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "source"}
-        for name in ("options", "cells", "skip"):
-            values[name] = _texts(values[name])
+        values["options"] = option_texts(self.options)
+        for name in ("cells", "skip"):
+            values[name] = [option_texts(each) for each in values[name]]
         values["axes"] = {key: [text_of(key, v) for v in vs] for key, vs in self.axes.items()}
         return values
 
@@ -212,9 +218,3 @@ _KINDS: tuple[tuple[str, type, str], ...] = (
     ("cells", list, "tables, [[cells]]"),
     ("skip", list, "tables, [[skip]]"),
 )
-
-
-def _texts(options: Options | Sequence[Options]) -> Any:
-    if isinstance(options, Mapping):
-        return {key: text_of(key, value) for key, value in options.items()}
-    return [_texts(each) for each in options]

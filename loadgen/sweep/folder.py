@@ -13,7 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import malformed, read_object, write_json
 from loadgen.runs.machine import machine, versions
-from loadgen.sweep.definition import Definition, text_of
+from loadgen.sweep.definition import Definition, option_texts
 from loadgen.sweep.matrix import CellEngine, CellPlan, Stretch, SweepStep
 from loadgen.sweep.table import CELLS, MadeCell, read_made_cell
 
@@ -149,12 +149,8 @@ def describe(definition: Definition, cells: Sequence[CellPlan]) -> dict[str, Any
     return {
         "definition": content,
         "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16],
-        "cells": {cell.cell_id: _texts(cell) for cell in cells},
+        "cells": {cell.cell_id: option_texts(cell.options) for cell in cells},
     }
-
-
-def _texts(cell: CellPlan) -> dict[str, str]:
-    return {key: text_of(key, value) for key, value in cell.options.items()}
 
 
 def _by_kept_names(
@@ -163,7 +159,7 @@ def _by_kept_names(
     """One cell more may have another option tell cells apart, and so in their names."""
     names = {frozenset(texts.items()): name for name, texts in kept.items()}
     return [
-        replace(cell, cell_id=names.get(frozenset(_texts(cell).items()), cell.cell_id))
+        replace(cell, cell_id=names.get(frozenset(option_texts(cell.options).items()), cell.cell_id))
         for cell in cells
     ]
 

@@ -8,10 +8,15 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from loadgen.sweep.definition import Definition, Options, as_words, text_of
+from loadgen.sweep.definition import Definition, Options, as_words, option_texts, text_of
 
 LONGEST_ID = 80
 UNSAFE = re.compile(r"[^A-Za-z0-9.+]+")
+
+
+def axes_title(axes: Mapping[str, str]) -> str:
+    """`users 8, zipf 1.1`: what tells a cell from others; empty where it is the only one."""
+    return ", ".join(f"{key} {text}" for key, text in axes.items() if text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +44,13 @@ class CellPlan:
     def fixed(self) -> dict[str, str]:
         """The options that all cells have, as text."""
         return {
-            key: text_of(key, value) for key, value in self.options.items() if key not in self.axes
+            key: text for key, text in option_texts(self.options).items() if key not in self.axes
         }
 
     @property
     def title(self) -> str:
         """What tells it from others, for a person."""
-        return ", ".join(f"{key} {text}" for key, text in self.axes.items() if text)
+        return axes_title(self.axes)
 
 
 def cells_of(definition: Definition) -> list[CellPlan]:
@@ -121,11 +126,6 @@ class SweepStep:
         """Of its workload."""
         return self.cell.seed(self.repeat)
 
-    @property
-    def words(self) -> list[str]:
-        """Its options as words of a command line."""
-        return self.cell.words(self.seed)
-
 
 @dataclass(frozen=True, slots=True)
 class CellEngine:
@@ -162,10 +162,7 @@ def stretches(
     found = []
     for numbers in passes:
         for engine in dice.sample(list(groups), len(groups)):
-            steps = [step for n in numbers for step in _shuffled(groups[engine], n, dice)]
+            own = groups[engine]
+            steps = [SweepStep(cell, n) for n in numbers for cell in dice.sample(own, len(own))]
             found.append(Stretch(engine, steps))
     return found
-
-
-def _shuffled(cells: Sequence[CellPlan], repeat: int, dice: random.Random) -> list[SweepStep]:
-    return [SweepStep(cell, repeat) for cell in dice.sample(cells, len(cells))]

@@ -13,7 +13,7 @@ from loadgen.runs.directory import recording, unrecorded
 from loadgen.runs.exit_code import UNRECORDED
 from loadgen.runs.recorded import SUMMARY_JSON
 from loadgen.sweep.folder import SweepFolder
-from loadgen.sweep.matrix import CellEngine, Stretch, SweepStep
+from loadgen.sweep.matrix import CellEngine, Stretch, SweepStep, axes_title
 from loadgen.sweep.table import WHOLE, Cell, MadeCell, write_table
 
 ASSUMED_START_S, ASSUMED_OVERHEAD_S = 40.0, 5.0
@@ -100,7 +100,7 @@ def made_line(cell: Cell) -> str:
         figures.append(f"decides nothing, exit code {cell.exit_code}: {cell.fault}")
     elif cell.exit_code:
         figures.append(f"exit code {cell.exit_code}")
-    name = ", ".join(f"{key} {text}" for key, text in cell.axes.items() if text) or cell.cell_id
+    name = axes_title(cell.axes) or cell.cell_id
     return f"{name}, repeat {cell.repeat}: {', '.join(figures)}"
 
 
@@ -114,7 +114,7 @@ class RunningEngine(Protocol):
         """Make a run in `out`; returns its exit code. Raises TargetError where the engine died."""
 
 
-class Bench(Protocol):
+class EngineLauncher(Protocol):
     """Where engines are started and runs are made."""
 
     def start(
@@ -144,7 +144,7 @@ def left_of(order: Sequence[Stretch], folder: SweepFolder) -> list[Stretch]:
 async def run_sweep(
     order: Sequence[Stretch],
     folder: SweepFolder,
-    bench: Bench,
+    launcher: EngineLauncher,
     durations: Durations,
     watch: SweepWatch,
 ) -> None:
@@ -154,7 +154,7 @@ async def run_sweep(
     `watch` is stopped: the run at work then is no finished cell. Raises TargetError after three
     runs in a row that came to nothing, and RecordError where nothing can be written any more.
     """
-    runner = _Runner(order, folder, bench, durations, watch)
+    runner = _Runner(order, folder, launcher, durations, watch)
     while runner.left and not watch.is_stopped():
         await runner.run_stretch()
 
@@ -176,12 +176,13 @@ class _Runner:
         self,
         order: Sequence[Stretch],
         folder: SweepFolder,
-        bench: Bench,
+        launcher: EngineLauncher,
         durations: Durations,
         watch: SweepWatch,
     ) -> None:
         self.left = left_of(order, folder)
-        self._folder, self._bench, self._durations, self._watch = folder, bench, durations, watch
+        self._folder, self._launcher = folder, launcher
+        self._durations, self._watch = durations, watch
         self._steps = sum(len(stretch.steps) for stretch in order)
         self._position = max((made.position for made in folder.made_cells()), default=0)
         self._deaths = 0
@@ -200,7 +201,7 @@ class _Runner:
         logs = self._folder.new_logs(engine)
         begun_s, is_started = time.monotonic(), False
         try:
-            async with self._bench.start(engine, tuple(steps), logs) as running:
+            async with self._launcher.start(engine, tuple(steps), logs) as running:
                 start_s = time.monotonic() - begun_s if engine.is_ours else None
                 is_sound = is_started = True
                 while is_sound and steps and not self._watch.is_stopped():

@@ -1,9 +1,10 @@
 """The figures of an evaluation, as one JSON object and as tables for people."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
+from rag_store.cli.output import aligned
 from rag_store.document_index import Size
 from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share, percentiles
 from rag_store.search import Neighbours
@@ -167,13 +168,13 @@ def _accuracy_lines(found: Evaluation) -> Iterator[str]:
         "nDCG@10": found.ndcg,
     }
     rows = [(name, *_share(each)) for name, each in figures.items()]
-    return _columns([("", "", "95 % interval"), *rows])
+    return aligned([("", "", "95 % interval"), *rows])
 
 
 def _baseline_lines(baselines: dict[str, Baseline], ours: Share) -> Iterator[str]:
     head = ("top-1 of", "", "95 % interval", "only ours right", "only theirs", "McNemar's p")
     rows = [(name, *_share(each.top1), *_paired(each, ours)) for name, each in baselines.items()]
-    return _columns([head, ("this library", *_share(ours), "", "", ""), *rows])
+    return aligned([head, ("this library", *_share(ours), "", "", ""), *rows])
 
 
 def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
@@ -187,7 +188,7 @@ def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
 
 def _share_lines(head: tuple[str, str], shares: Mapping[str, Share]) -> Iterator[str]:
     rows = [(name, *_share(each), str(each.count)) for name, each in shares.items()]
-    return _columns([(*head, "95 % interval", "questions"), *rows] if rows else [])
+    return aligned([(*head, "95 % interval", "questions"), *rows] if rows else [])
 
 
 def _refusing_lines(found: Evaluation, threshold: float) -> Iterator[str]:
@@ -201,7 +202,7 @@ def _refusing_lines(found: Evaluation, threshold: float) -> Iterator[str]:
     head = ("threshold", "", "labelled", "right of these", "strangers refused")
     lines = [(name, *(f"{value:.3f}" for value in astuple(at))) for name, at in points.items()]
     columns = len(head) if found.unanswerable else len(head) - 1
-    yield from _columns(line[:columns] for line in (head, *lines))
+    yield from aligned(line[:columns] for line in (head, *lines))
 
 
 def _time_lines(found: Evaluation) -> Iterator[str]:
@@ -211,7 +212,7 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
         for stage, row in rows
         if any(row.values())
     ]
-    return _columns([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])
+    return aligned([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])
 
 
 def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
@@ -221,25 +222,16 @@ def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
         times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in (50, 99)]
         shares = [f"{share:.3f}" for share in (each.evaluation.top(1).value, each.recall)]
         rows.append([str(each.size.documents), str(each.size.chunks), *shares, *times])
-    return _columns(rows)
+    return aligned(rows)
 
 
 def _confusion_lines(found: Evaluation) -> Iterator[str]:
     pairs = list(found.confusions.items())
     rows = [(str(count), asked, labelled) for (asked, labelled), count in pairs[:_PAIRS]]
-    yield from _columns([("wrong", "asked about", "labelled"), *rows] if rows else [])
+    yield from aligned([("wrong", "asked about", "labelled"), *rows] if rows else [])
     if len(pairs) > _PAIRS:
         yield f"and {len(pairs) - _PAIRS} other pairs, see --json"
 
 
 def _share(of: Share | Mean) -> tuple[str, str]:
     return f"{of.value:.3f}", f"{of.low:.3f} to {of.high:.3f}"
-
-
-def _columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The rows with their cells aligned, two blanks between them."""
-    cells = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(padded).rstrip()

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from textwrap import fill
 from typing import Any, TextIO, cast
@@ -108,6 +108,18 @@ def fitted(text: str, stream: Any) -> str:
     if width is None:
         return text
     return "\n".join(_broken(line, max(width, 20)) for line in text.split("\n"))
+
+
+def aligned(rows: Iterable[Sequence[str]], figures: bool = False) -> Iterator[str]:
+    """Cells below each other, two blanks between them; `figures` behind the first to the right."""
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if figures and at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
 
 
 def complaint(error: object, program: str = "kvswarm") -> str:

@@ -7,7 +7,7 @@ from replay_host import ReplayHost, reply
 
 from loadgen.stats.counter_series import CounterTotals
 from loadgen.stats.prometheus import Sample
-from loadgen.stats.server_counters import Figures, ServerCourse
+from loadgen.stats.server_counters import Figures, ServerAccumulator
 from loadgen.stats.server_metrics import MetricsScraper, MetricsSource, MetricsSources
 from loadgen.targets.catalog import usual_series
 
@@ -22,11 +22,11 @@ async def figures_of(
     replays.asked.clear()
     counters, series = usual_series("engine")
     asked = MetricsSource(f"{url}/metrics", series, counters, **{"headers": KEY, **source})  # type: ignore[arg-type]
-    course = ServerCourse()
+    totals = ServerAccumulator()
     async with MetricsScraper(MetricsSources(asked)) as scraper:
         for second in range(samples or len(pages)):
-            course.add(await scraper.scrape(float(second)))
-        return course.figures(), scraper.models
+            totals.add(await scraper.scrape(float(second)))
+        return totals.figures(), scraper.models
 
 
 async def test_a_page_behind_a_key_is_asked_with_it(replays: ReplayHost) -> None:

@@ -11,7 +11,7 @@ from compare_runs import argv
 
 from loadgen.record import RequestRecord
 from loadgen.runs.directory import RunDirectory
-from loadgen.stats.self_watch import ClientSample, SaturationRule
+from loadgen.stats.self_watch import ClientHealth, ClientSample
 from loadgen.stats.server_counters import ServerSample, server_figures
 from loadgen.stats.summary import summarize, write_summary
 from loadgen.stats.tally import Tally
@@ -94,7 +94,10 @@ def write_report_run(
     directory.server_metrics.append(astuple(each) for each in servers)
     directory.describe(DESCRIPTION | description)
     directory.close()
-    saturation = SaturationRule().judge(clients)
+    health = ClientHealth()
+    for sample in clients:
+        health.add(sample)
+    saturation = health.verdict()
     figures = summarize(
         tally,
         duration_s=(tally.last_end_s or 0) - (tally.first_sent_s or 0),

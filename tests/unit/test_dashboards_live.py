@@ -26,7 +26,7 @@ from loadgen.record import RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
 from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.server_counters import ServerCourse, ServerSample
+from loadgen.stats.server_counters import ServerAccumulator, ServerSample
 from loadgen.stats.tally import Tally
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.sending.ledger import Row, RunLedger, WorkerLedger
@@ -306,7 +306,7 @@ class Site:
             supervisor=Supervisor({}, None, ()),
             directory=self.directory,
             ledger=RunLedger(self.directory, self.leader.listener),
-            server=SimpleNamespace(recent=[], whole=ServerCourse()),
+            server=SimpleNamespace(recent=[], whole=ServerAccumulator()),
             workers=None,
             host_died=False,
             now_s=0.0,

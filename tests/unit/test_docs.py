@@ -22,7 +22,7 @@ from loadgen.record import BATCH_OUTCOMES, OUTCOMES
 from loadgen.stats.counts import Counts
 from loadgen.stats.metrics import figures
 from loadgen.stats.self_watch import ClientHealth
-from loadgen.stats.server_counters import FIGURES, NO_FIGURES, ServerCourse
+from loadgen.stats.server_counters import FIGURES, NO_FIGURES, ServerAccumulator
 from loadgen.stats.summary import FIELDS
 from loadgen.swarm.leading.closing import summarize_run
 from scripts.reference.options import option_row
@@ -215,7 +215,7 @@ def summary_of_nothing() -> dict[str, Any]:
     run = SimpleNamespace(
         preparation=SimpleNamespace(options=SimpleNamespace(max_lag_ms=100.0)),
         ledger=SimpleNamespace(counts=Counts(), clients=ClientHealth()),
-        server=SimpleNamespace(course=ServerCourse(), note=None, replicas={}),
+        server=SimpleNamespace(counted=ServerAccumulator(), note=None, replicas={}),
         fleet=SimpleNamespace(deaths=[]),
         directory=None,
         workers=None,

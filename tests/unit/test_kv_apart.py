@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kv_tiers.codecs import Bits, CacheGen, CacheGenProfile, FrameError, pack, to_bits, unpack
-from kv_tiers.codecs.apart import ANCHOR, PartId, Reunion, split
+from kv_tiers.codecs.apart import ANCHOR, PartId, PartReassembly, split
 from kv_tiers.codecs.cachegen import GROUP
 
 LAYERS, TOKENS, CHANNELS = 3, 50, 8
@@ -35,8 +35,8 @@ ORDERS: dict[str, Callable[[list[PartId]], list[PartId]]] = {
 }
 
 
-def reunion(tokens: int = TOKENS, codec: CacheGen = CODEC, key: bytes = KEY) -> Reunion:
-    return Reunion(codec, (LAYERS, 2, tokens, CHANNELS), key)
+def reassembly(tokens: int = TOKENS, codec: CacheGen = CODEC, key: bytes = KEY) -> PartReassembly:
+    return PartReassembly(codec, (LAYERS, 2, tokens, CHANNELS), key)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -47,7 +47,7 @@ def test_in_any_order_parts_give_what_a_whole_frame_gives(
 ) -> None:
     codec, bits = codec_of(deltas), chunk(5, tokens)
     parts = split(codec, bits, KEY)
-    met = reunion(tokens, codec)
+    met = reassembly(tokens, codec)
     seen = []
     for part in ORDERS[order]([*parts]):
         met.add(parts[part])
@@ -61,7 +61,7 @@ def test_in_any_order_parts_give_what_a_whole_frame_gives(
 
 def usable(order: str) -> list[int]:
     """After each part."""
-    parts, met, found = split(CODEC, chunk(5), KEY), reunion(), []
+    parts, met, found = split(CODEC, chunk(5), KEY), reassembly(), []
     for part in ORDERS[order]([*parts]):
         met.add(parts[part])
         found.append(met.usable_tokens)
@@ -83,14 +83,14 @@ def test_what_is_not_of_this_chunk_or_not_whole_is_refused() -> None:
     each = parts[PartId.of(KEY, 1, 2)]
     for broken in (each[:-1], each[:10], each[:-4] + b"none", bytes([each[0] ^ 1]) + each[1:]):
         with pytest.raises(FrameError):
-            reunion().add(broken)
+            reassembly().add(broken)
     with pytest.raises(FrameError, match="another chunk"):
-        reunion(key=b"other").add(each)
+        reassembly(key=b"other").add(each)
     with pytest.raises(FrameError, match="another chunk"):
-        reunion(tokens=GROUP).add(each)
+        reassembly(tokens=GROUP).add(each)
 
 
 def test_several_parts_come_as_one() -> None:
-    parts, met = split(CODEC, chunk(5), KEY), reunion()
+    parts, met = split(CODEC, chunk(5), KEY), reassembly()
     met.add(b"".join(parts.values()))
     assert met.usable_tokens == TOKENS

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,13 @@ def seconds(
         ClientSample(float(at_s), process, 1.0, lag, lag, late_ms, 0.5, 50.0)
         for at_s, lag in enumerate(lag_ms)
     ]
+
+
+def judged(samples: Sequence[ClientSample], rule: SaturationRule | None = None) -> Saturation:
+    health = ClientHealth(rule)
+    for each in samples:
+        health.add(each)
+    return health.verdict()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +42,7 @@ def seconds(
 def test_the_rule_weighs_bad_seconds_in_each_process(
     samples: list[ClientSample], expected: bool
 ) -> None:
-    assert SaturationRule().judge(samples).saturated is expected
+    assert judged(samples).saturated is expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,7 @@ def test_a_sample_weighs_as_much_as_the_time_it_stands_for(
 ) -> None:
     calm = seconds(*[1.0] * 44)
     odd = replace(calm[0], **sample)
-    verdict = SaturationRule().judge([*calm, odd])
+    verdict = judged([*calm, odd])
     assert verdict.saturated is bool(expected)
     assert expected in verdict.reason
 
@@ -74,9 +82,7 @@ def test_tokens_without_a_time_of_their_own_spoil_a_run(
     late: list[int], looks: int, shared: int, expected: str
 ) -> None:
     calm = replace(seconds(1.0)[0], tokens=1000, shared_tokens=shared, late_looks=looks)
-    verdict = SaturationRule().judge(
-        replace(calm, late_tokens=each, late_token_ms=60.0) for each in late
-    )
+    verdict = judged([replace(calm, late_tokens=each, late_token_ms=60.0) for each in late])
     assert verdict.saturated is bool(expected)
     assert expected in verdict.reason
 
@@ -84,22 +90,22 @@ def test_tokens_without_a_time_of_their_own_spoil_a_run(
 @pytest.mark.parametrize(("max_lag_ms", "spoils"), [(100.0, True), (299.0, True), (301.0, False)])
 def test_a_higher_limit_is_one_for_the_times_of_tokens_too(max_lag_ms: float, spoils: bool) -> None:
     sample = replace(seconds(1.0)[0], tokens=100, late_looks=20, late_tokens=90, late_token_ms=60.0)
-    assert SaturationRule(max_lag_ms=max_lag_ms).judge([sample]).saturated is spoils
+    assert judged([sample], SaturationRule(max_lag_ms=max_lag_ms)).saturated is spoils
 
 
 def test_the_verdict_names_the_process_and_the_figures() -> None:
     late, calm = seconds(250.0, 120.0, 1.0, process="2"), seconds(1.0, process="0")
-    reason = SaturationRule().judge(calm + late).reason
+    reason = judged(calm + late).reason
     assert reason.startswith("process 2 was late by more than 100 ms in 2 of 3 seconds")
     assert "250 ms" in reason
-    assert SaturationRule().judge(late).reason.startswith("the client was late by")
-    assert SaturationRule().judge(seconds(1.0)) == Saturation(False, "")
+    assert judged(late).reason.startswith("the client was late by")
+    assert judged(seconds(1.0)) == Saturation(False, "")
 
 
 def test_the_limits_can_be_set() -> None:
     rule = SaturationRule(max_lag_ms=10, share_of_seconds=0.5, least_seconds=1)
-    assert rule.judge(seconds(11.0)).saturated
-    assert not rule.judge(seconds(11.0, 9.0)).saturated
+    assert judged(seconds(11.0), rule).saturated
+    assert not judged(seconds(11.0, 9.0), rule).saturated
 
 
 def test_an_hour_of_samples_takes_no_more_room_than_a_minute() -> None:

@@ -3,7 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.stats.server_counters import NO_FIGURES, ServerCourse, ServerSample, server_figures
+from loadgen.stats.server_counters import (
+    NO_FIGURES,
+    ServerAccumulator,
+    ServerSample,
+    server_figures,
+)
 
 FIRST = ServerSample(
     at_s=0.0,
@@ -139,13 +144,13 @@ def test_a_missing_start_leaves_the_counters_unknown_and_the_peaks_known(
 
 
 def test_counters_end_at_the_last_sample_that_told_them() -> None:
-    course = ServerCourse()
+    totals = ServerAccumulator()
     for sample in (FIRST, MIDDLE, LAST):
-        course.add(sample)
-        assert course.end_s is None
-    course.add(replace(SILENT, at_s=11.0, engine_cpu_s=9.0))
-    assert course.figures() == server_figures(FIRST, LAST, [MIDDLE])
-    assert (course.end_s, course.begins_uncounted) == (10.0, False)
+        totals.add(sample)
+        assert totals.end_s is None
+    totals.add(replace(SILENT, at_s=11.0, engine_cpu_s=9.0))
+    assert totals.figures() == server_figures(FIRST, LAST, [MIDDLE])
+    assert (totals.end_s, totals.begins_uncounted) == (10.0, False)
 
 
 @pytest.mark.parametrize(("end_s", "hit_rate"), [(20.0, 0.5), (20.1, None), (600.0, None)])
@@ -158,13 +163,13 @@ def test_counters_that_end_long_before_the_run_are_not_those_of_it(
 
 
 def test_after_a_reset_counters_go_on_from_the_last_sample_that_told_them() -> None:
-    course = ServerCourse()
+    totals = ServerAccumulator()
     for sample in (replace(FIRST, at_s=-1.0, prompt_tokens=1), FIRST, SILENT):
-        course.add(sample)
-    course.restart()
-    course.add(LAST)
-    assert not course.begins_uncounted
-    assert course.figures() == server_figures(FIRST, LAST)
+        totals.add(sample)
+    totals.restart()
+    totals.add(LAST)
+    assert not totals.begins_uncounted
+    assert totals.figures() == server_figures(FIRST, LAST)
 
 
 def test_an_engine_without_counters_by_source_is_read_by_its_hits() -> None:
@@ -177,29 +182,29 @@ def test_an_engine_without_counters_by_source_is_read_by_its_hits() -> None:
 
 
 def test_what_happened_in_the_warm_up_is_only_the_state_before_the_rest() -> None:
-    course = ServerCourse(warmup_s=5.0)
+    totals = ServerAccumulator(warmup_s=5.0)
     early = ServerSample(at_s=1.0, reachable=True, prompt_tokens=9000, running=50)
     for sample in (early, FIRST, MIDDLE, SILENT, LAST):
-        course.add(sample)
-    assert course.count == 3
-    assert course.figures() == server_figures(MIDDLE, LAST, [SILENT])
-    assert course.figures()["peak_running"] == 7
+        totals.add(sample)
+    assert totals.count == 3
+    assert totals.figures() == server_figures(MIDDLE, LAST, [SILENT])
+    assert totals.figures()["peak_running"] == 7
 
 
 def test_a_run_that_ends_in_its_warm_up_has_no_course() -> None:
-    course = ServerCourse(warmup_s=60.0)
+    totals = ServerAccumulator(warmup_s=60.0)
     for sample in (FIRST, MIDDLE, LAST):
-        course.add(sample)
-    assert course.count == 1
+        totals.add(sample)
+    assert totals.count == 1
 
 
 def test_a_scrape_without_an_answer_is_no_state_to_count_from() -> None:
-    course = ServerCourse(warmup_s=5.0)
+    totals = ServerAccumulator(warmup_s=5.0)
     silent = ServerSample(4.0)
     for sample in (FIRST, silent, LAST):
-        course.add(sample)
-    assert course.figures() == server_figures(FIRST, LAST, [silent])
-    assert course.figures()["hit_rate"] is not None
+        totals.add(sample)
+    assert totals.figures() == server_figures(FIRST, LAST, [silent])
+    assert totals.figures()["hit_rate"] is not None
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,8 @@ from aiohttp.test_utils import TestServer
 from loadgen.client import host
 from loadgen.stats import server_metrics
 from loadgen.stats.memory import TreeUse
-from loadgen.stats.server_counters import server_figures
-from loadgen.stats.server_metrics import (
-    COLUMNS,
-    MetricsScraper,
-    MetricsSource,
-    MetricsSources,
-    ServerSample,
-)
+from loadgen.stats.server_counters import COLUMNS, ServerSample, server_figures
+from loadgen.stats.server_metrics import MetricsScraper, MetricsSource, MetricsSources
 from loadgen.targets.catalog import usual_series
 
 ENGINE_PAGE = """\

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadgen.stats.clock import RunClock
-from loadgen.stats.server_metrics import ServerSample
+from loadgen.stats.server_counters import ServerSample
 from loadgen.swarm.leading.watches import Scraper, ServerWatch, _lives, sources_of
 
 KEY = {"Authorization": "Bearer secret"}
@@ -55,10 +55,10 @@ def test_after_a_reset_engine_and_replicas_count_from_the_last_sample() -> None:
     watch.reset()
     assert watch.note is None
     take(3.0, 1100, 300, 1)
-    for course in (watch.course, watch.replicas["one"]):
-        figures = course.figures()
+    for each in (watch.counted, watch.replicas["one"]):
+        figures = each.figures()
         assert (figures["computed_prompt_tokens"], figures["hit_rate"]) == (100, 0.75)
-        assert (course.count, figures["peak_running"]) == (2, 2)
+        assert (each.count, figures["peak_running"]) == (2, 2)
     assert watch.whole.figures()["computed_prompt_tokens"] == 1100
 
 

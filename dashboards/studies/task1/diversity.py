@@ -55,10 +55,7 @@ def _against_fewest(cells: Cells) -> Contrasts:
     names = f"{fewest} contexts, mean TTFT", "so many, mean TTFT"
     return Contrasts(
         "contexts",
-        tuple(
-            (each, contrast(base, cells.where(contexts=each), names, "ttft_ms.mean"))
-            for each in more
-        ),
+        tuple((each, contrast(base, cells.where(contexts=each), names)) for each in more),
     )
 
 
@@ -98,7 +95,7 @@ def _mix(cells: Cells, mixed: Cells, name: str) -> Iterator[str]:
     plain = cells.where(**ALIKE, contexts=first["contexts"], users=first["users"])
     mixed = mixed.where(users=first["users"])
     names = "with all contexts alike", name
-    found = contrast(plain, mixed, names, "ttft_ms.mean")
+    found = contrast(plain, mixed, names)
     hits = contrast(plain, mixed, names, "cached_share")
     if hits.row is not None:
         yield (
@@ -199,4 +196,4 @@ def _means_ms(old: bool, cells: Cells) -> list[float]:
 def _again(cells: Cells) -> Contrast:
     runs = [cell.run for cell in cells.sound]
     new, old = ([repeated_part(run, repeated) for run in runs] for repeated in (False, True))
-    return contrast_runs(new, old, SIDES, "ttft_ms.mean", len(cells))
+    return contrast_runs(new, old, SIDES, made=len(cells))

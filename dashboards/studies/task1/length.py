@@ -150,7 +150,7 @@ def with_and_without(cells: Cells) -> StudyAnswer:
     names = ARMS[NO_REUSE], ARMS[PLAIN]
     for users, part in cells.by("users"):
         without, reusing = (part.where(target=name) for name in ARMS)
-        first = contrast(without, reusing, names, "ttft_ms.mean")
+        first = contrast(without, reusing, names)
         rate = contrast(without, reusing, names, "requests_per_s")
         short.append(f"With {crowd(users)}, {_worth(first, reusing.middle('hit_rate'))}")
         if first.row is not None:

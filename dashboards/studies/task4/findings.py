@@ -113,14 +113,14 @@ def layer_table(findings: Findings) -> MarkdownTable:
     """ARI of each layer, and the share of right labels by the nearest centroid."""
     lines = dict.fromkeys((each.arm, each.part) for each in findings.layers)
     header = ("layer", *(f"{NAMES[arm].strip('*')}: {part}" for arm, part in lines))
-    found = {(e.arm, e.part, e.layer): _layer(e.score) for e in findings.layers}
+    found = {
+        (each.arm, each.part, each.layer): within(each.score.ari)
+        + ("" if each.score.centroid is None else f"; {percent(each.score.centroid)}")
+        for each in findings.layers
+    }
     numbers = sorted({each.layer for each in findings.layers})
     rows = ((str(n), *(found[arm, part, n] for arm, part in lines)) for n in numbers)
     return MarkdownTable(header, tuple(rows))
-
-
-def _layer(score: Score) -> str:
-    return within(score.ari) + ("" if score.centroid is None else f"; {percent(score.centroid)}")
 
 
 def _arm(row: ArmScore) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dashboards.studies.answer import StudyAnswer, StudyPicture, section
-from dashboards.studies.page import Provenance, beginning, publish
+from dashboards.studies.answer import StudyAnswer, StudyPicture, in_short, section
+from dashboards.studies.page import Provenance, page_head, publish
 from dashboards.studies.study import Study
 from dashboards.studies.task4.findings import (
     Findings,
@@ -289,7 +289,7 @@ def _page(
     measured: Provenance,
     found: tuple[tuple[str, StudyAnswer], ...],
 ) -> Iterator[str]:
-    yield beginning(study, measured)
+    yield page_head(study.title, study.introduction, measured, needs="")
     yield (
         f"The command makes every figure below. Intervals hold 95 % of {findings.seeds} seeds, of"
         " which each leaves out a fifth of the requests and starts the clustering anew; they know"
@@ -305,7 +305,6 @@ def _page(
     if findings.notes:
         yield "How the KV was read:"
         yield "\n".join(f"- {note}" for note in findings.notes)
-    yield "## In short"
-    yield "\n".join(f"- [{each.question}](#{key}) {each.short}" for key, each in found)
+    yield in_short(each.linked(key) for key, each in found)
     for key, answer in found:
         yield from section(key, answer, study.name)

@@ -67,9 +67,8 @@ def layer_profile(layers: Sequence[LayerScore]) -> Figure:
     for colour, (arm, part) in zip(SERIES_COLOURS, lines, strict=False):
         line = [each for each in layers if (each.arm, each.part) == (arm, part)]
         at = [each.layer for each in line]
-        axes.plot(
-            at, [each.score.ari.mean for each in line], "o-", color=colour, label=_said(arm, part)
-        )
+        label = f"{'alone' if arm.startswith('alone') else 'under its context'}, {part}"
+        axes.plot(at, [each.score.ari.mean for each in line], "o-", color=colour, label=label)
         low, high = ([getattr(e.score.ari, end) for e in line] for end in ("low", "high"))
         axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
     mixed = max(each.score.permuted.high for each in layers)
@@ -94,7 +93,3 @@ def heat_map(arms: Sequence[tuple[str, FeatureSet]]) -> Figure:
         axes.set_ylabel("request" if at == 0 else "")
     figure.colorbar(image, ax=figure.axes, shrink=0.8, label="cosine")
     return figure
-
-
-def _said(arm: str, part: str) -> str:
-    return f"{'alone' if arm.startswith('alone') else 'under its context'}, {part}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, cell_table
 from dashboards.studies.cell import EACH_COMPUTED, FIRST, ORDERED, PLAIN, Cells
-from dashboards.studies.contrast import Contrast, Contrasts, contrast
+from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.requests import share_right
 from dashboards.studies.study import Study, StudyPlan
 from dashboards.studies.task3 import OrderedArm
@@ -68,7 +68,9 @@ def serving_sentences(cells: Cells, random_weights: bool) -> Iterator[str]:
     yield from _took(found)
     yield "The order is by policy `lpm`, which goes by labels; the default one asks for none."
     yield from _ordered(_contrasts(cells, SAME_PROMPTS))
-    yield f"Against the order that asks for no label: {_against_prompts(cells).words}."
+    none, kv = (cells.where(target=ORDERED, labels=label) for label in ("none", "kv"))
+    against = contrast(none, kv, ("by the prompts alone", "by KV's label"))
+    yield f"Against the order that asks for no label: {against.words}."
     yield OF_OTHERS
     yield from _ordered(_contrasts(cells, OTHER_PROMPTS))
     yield (
@@ -101,14 +103,9 @@ def _contrasts(cells: Cells, labels: Sequence[str], more: str = "") -> Contrasts
     return Contrasts(f"ordered by{more}", tuple(pair for arm in arms for pair in arm.contrasts))
 
 
-def _against_prompts(cells: Cells) -> Contrast:
-    none, kv = (cells.where(target=ORDERED, labels=label) for label in ("none", "kv"))
-    return contrast(none, kv, ("by the prompts alone", "by KV's label"), "ttft_ms.mean")
-
-
 def _right(found: dict[str, Cells]) -> Iterator[str]:
     shares = {label: share_right(cells.counted) for label, cells in found.items()}
-    told = [f"{LABELS[label]} {share.words}" for label, share in shares.items() if share]
+    told = [f"{LABELS[label]} {share}" for label, share in shares.items() if share]
     if not told:
         yield "Not measured on an engine."
         return

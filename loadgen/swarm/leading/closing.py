@@ -123,13 +123,13 @@ def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any
         requests = _counted(run, rows)
         steady_state = _steady_state(run, requests)
     tally = counts.counted
-    saturation, course = run.ledger.clients.verdict(), run.server.course
+    saturation, counted = run.ledger.clients.verdict(), run.server.counted
     diversity = None if requests is None else asdict(measure_diversity(requests.emitted()))
     summary = summarize(
         tally,
         duration_s=(tally.last_end_s or 0.0) - (tally.first_sent_s or 0.0),
         diversity=diversity,
-        server=course.figures() if course.count >= 2 else None,
+        server=counted.figures() if counted.count >= 2 else None,
         client_saturated=saturation.saturated,
         client_saturated_reason=saturation.reason,
     )

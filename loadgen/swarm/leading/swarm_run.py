@@ -13,7 +13,7 @@ from loadgen.compare.run_gate import RunGate
 from loadgen.runs.directory import open_directory
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import SaturationRule
-from loadgen.stats.server_metrics import ServerSample
+from loadgen.stats.server_counters import ServerSample
 from loadgen.swarm.leading.opening import describe_run
 from loadgen.swarm.leading.preparation import Preparation
 from loadgen.swarm.leading.supervisor import Supervisor

@@ -18,13 +18,8 @@ from loadgen.client.host import Host
 from loadgen.errors import HostError
 from loadgen.stats.clock import RunClock
 from loadgen.stats.memory import GpuMemory
-from loadgen.stats.server_counters import ServerCourse
-from loadgen.stats.server_metrics import (
-    MetricsScraper,
-    MetricsSource,
-    MetricsSources,
-    ServerSample,
-)
+from loadgen.stats.server_counters import ServerAccumulator, ServerSample
+from loadgen.stats.server_metrics import MetricsScraper, MetricsSource, MetricsSources
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.targets.catalog import usual_series
@@ -44,8 +39,8 @@ ANSWER_TIMEOUT_S = 5.0
 class ServerWatch:
     """Watches one host during one run; both callbacks are called on the hub.
 
-    `course` counts from the last sample of the warm-up on, or before the last reset, `whole` from
-    the first sample.
+    `counted` begins with the last sample of the warm-up, or before the last reset, `whole` with the
+    first sample.
     """
 
     def __init__(
@@ -55,8 +50,8 @@ class ServerWatch:
         warmup_s: float = 0.0,
     ) -> None:
         self.recent: deque[ServerSample] = deque(maxlen=KEPT)
-        self.whole, self.course = ServerCourse(), ServerCourse(warmup_s)
-        self.replicas: dict[str, ServerCourse] = {}
+        self.whole, self.counted = ServerAccumulator(), ServerAccumulator(warmup_s)
+        self.replicas: dict[str, ServerAccumulator] = {}
         self._warmup_s = warmup_s
         self._on_sample = on_sample
         self._on_death = on_death
@@ -94,11 +89,11 @@ class ServerWatch:
                 f" ({named}): --model chooses one that it names"
             )
         lack = self._scraper.lack if self._scraper is not None else ""
-        if self.course.begins_uncounted:
+        if self.counted.begins_uncounted:
             return f"no counters of the engine: {asked.metrics_url} told none at the start"
-        if (end_s := self.course.end_s) is not None:
+        if (end_s := self.counted.end_s) is not None:
             said = lack or "tells none any more"
-            if self.course.ends_early:
+            if self.counted.ends_early:
                 return f"no counters of the engine after {end_s:.1f} s: {asked.metrics_url} {said}"
             return f"figures of the engine end at {end_s:.1f} s: {asked.metrics_url} {said}"
         if self.whole.told or not self.whole.count:
@@ -121,14 +116,14 @@ class ServerWatch:
 
     def reset(self) -> None:
         """Count anew; what is sampled goes on."""
-        for course in (self.course, *self.replicas.values()):
-            course.restart()
+        for each in (self.counted, *self.replicas.values()):
+            each.restart()
 
     def _take(self, sample: ServerSample, replicas: Mapping[str, ServerSample]) -> None:
-        for course in (self.whole, self.course):
-            course.add(sample)
+        for totals in (self.whole, self.counted):
+            totals.add(sample)
         for name, each in replicas.items():
-            self.replicas.setdefault(name, ServerCourse(self._warmup_s)).add(each)
+            self.replicas.setdefault(name, ServerAccumulator(self._warmup_s)).add(each)
         self.recent.append(sample)
         self._on_sample(sample)
 

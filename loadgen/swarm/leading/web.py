@@ -37,11 +37,11 @@ def prepare_before_swarm(leader: Leader, web_ui: Any) -> None:
     web_ui.stats_csv_writer = PreciseStatsCSV(
         leader.environment, web_ui.stats_csv_writer.percentiles_to_report
     )
-    web_ui.app.before_request(SwarmDoor(leader).check)
+    web_ui.app.before_request(SwarmFormCheck(leader).check)
     web_ui.app.after_request(partial(_mend_statistics, leader))
 
 
-class SwarmDoor:
+class SwarmFormCheck:
     """Lets a submitted form through to Locust when its swarm may start: one at a time."""
 
     def __init__(self, leader: Leader) -> None:
