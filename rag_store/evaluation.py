@@ -48,14 +48,15 @@ class Mean:
     @classmethod
     def of(cls, values: Sequence[float]) -> "Mean":
         """Zero of none; equal values give equal intervals (Efron, Annals of Statistics 1979)."""
+        mean = sum(values) / len(values) if values else 0.0
         if len(set(values)) < 2:
-            return cls(*[_mean(values)] * 3)
+            return cls(mean, mean, mean)
         # All resamples at once would not fit into memory.
         batch = max(1, _BLOCK // len(values))
         found = bootstrap(
             (values,), np.mean, n_resamples=_RESAMPLES, batch=batch, method="percentile", rng=1
         ).confidence_interval
-        return cls(_mean(values), float(found.low), float(found.high))
+        return cls(mean, float(found.low), float(found.high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +172,8 @@ class Evaluation:
     def at_threshold(self, threshold: float) -> OperatingPoint:
         kept = [each for each in self.answerable if not each.refused(threshold)]
         share = len(kept) / len(self.answerable) if self.answerable else 0.0
-        right = _mean([float(each.right) for each in kept])
-        return OperatingPoint(threshold, share, right, self.refused(threshold).value)
+        right = Share.of([each.right for each in kept])
+        return OperatingPoint(threshold, share, right.value, self.refused(threshold).value)
 
     def keeping(self, share: float) -> OperatingPoint:
         """The highest threshold that keeps at least this share of the answerable queries."""
@@ -197,15 +198,15 @@ class Evaluation:
         )
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def latency_ms(self) -> dict[str, dict[int, float]]:
+    def latency_ms(self) -> dict[str, dict[str, float]]:
         """For each of STAGES its percentiles over all queries."""
         timings = [each.label.timings for each in (*self.answerable, *self.unanswerable)]
         return {stage: percentiles([getattr(each, stage) for each in timings]) for stage in STAGES}
 
 
-def percentiles(values: Sequence[float]) -> dict[int, float]:
-    """Those of PERCENTILES; zeros of nothing."""
-    return {at: float(np.percentile(values or [0.0], at)) for at in PERCENTILES}
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Those of PERCENTILES, as `p50`; zeros of nothing."""
+    return {f"p{at}": float(np.percentile(values or [0.0], at)) for at in PERCENTILES}
 
 
 async def evaluate(
@@ -233,7 +234,3 @@ def _ndcg(outcome: Outcome) -> float:
     gains = [1 / math.log2(at + 1) for at, doc_id in enumerate(outcome.ranked, 1) if doc_id in gold]
     best = sum(1 / math.log2(at + 1) for at in range(1, min(len(gold), _CUTOFF) + 1))
     return sum(gains) / best
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

@@ -221,7 +221,7 @@ class Library:
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
-        found = await self._queue.embed_many(texts)
+        found = await asyncio.gather(*map(self._queue.embed, texts))
         vectors = [each.embedding.vector for each in found]
         return np.array(vectors, np.float32).reshape(-1, self.fingerprint.dim)
 

@@ -31,21 +31,16 @@ _SAME = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """A term of the query, and its BM25 weight in the best candidate's chunk; 0 where absent."""
-
-    text: str
-    weight: float
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """A label and its reasons: all candidates' ids, best first, the best one's chunk, the terms."""
+    """A label and its reasons: all candidates' ids, best first, and the best one's chunk.
+
+    `terms` are the query's, with their BM25 weights in that chunk; 0 for those it has not.
+    """
 
     label: Label
     ranked: tuple[str, ...]
     chunk_text: str
-    terms: tuple[Term, ...]
+    terms: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +105,13 @@ class Found:
 
     def answer(self) -> Answer:
         """The label, and its reasons."""
-        snapshot, words = self.searcher.snapshot, dict.fromkeys(self.words)
+        snapshot = self.searcher.snapshot
         ranked = tuple(snapshot.entries[at].doc_id for at in self.ranking.documents)
         if not ranked:
-            return Answer(self._label(), ranked, "", tuple(Term(word, 0.0) for word in words))
+            return Answer(self._label(), ranked, "", dict.fromkeys(self.words, 0.0))
         best = int(self.ranking.rows[0])
-        weighed = tuple(Term(word, snapshot.chunks.weight(word, best)) for word in words)
-        return Answer(self._label(), ranked, snapshot.rows[best].text, weighed)
+        weights = {word: snapshot.chunks.weight(word, best) for word in self.words}
+        return Answer(self._label(), ranked, snapshot.rows[best].text, weights)
 
     def _label(self) -> Label:
         threshold = self.searcher.threshold.threshold

@@ -36,12 +36,12 @@ class SizeFigures:
         return sum(found) / len(found)
 
     @property
-    def exact_ms(self) -> dict[int, float]:
+    def exact_ms(self) -> dict[str, float]:
         """Percentiles of comparing all chunks."""
         return percentiles([each.exact_ms for each in self.neighbours])
 
     @property
-    def hnsw_ms(self) -> dict[int, float]:
+    def hnsw_ms(self) -> dict[str, float]:
         """Percentiles of asking the index."""
         return percentiles([each.hnsw_ms for each in self.neighbours])
 
@@ -58,7 +58,7 @@ class Figures:
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
     found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
-    stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
+    stages = found.latency_ms()
     agree, right_when_agree = found.agreeing
     return {
         "questions": len(found.answerable),
@@ -89,12 +89,11 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 def _refusing(found: Evaluation, threshold: float) -> dict[str, Any]:
     point, strangers = found.at_threshold(threshold), bool(found.unanswerable)
-    nothing = {"reject": None, "reject_interval": None}
     return {
         "threshold": threshold,
         "kept": point.kept,
         "right_when_kept": point.right,
-        **(_with_interval("reject", found.refused(threshold)) if strangers else nothing),
+        **_with_interval("reject", found.refused(threshold) if strangers else None),
         "reject_by_kind": _shares(found.refused_by_kind(threshold), "reject"),
         "auroc": found.auroc if strangers else None,
     }
@@ -121,10 +120,10 @@ def _size(each: SizeFigures) -> dict[str, Any]:
         "documents": each.size.documents,
         "chunks": each.size.chunks,
         "top1": each.evaluation.top(1).value,
-        "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
+        "search_ms": each.evaluation.latency_ms()["search_ms"],
         "hnsw_recall": each.recall,
-        "exact_ms": _named(each.exact_ms),
-        "hnsw_ms": _named(each.hnsw_ms),
+        "exact_ms": each.exact_ms,
+        "hnsw_ms": each.hnsw_ms,
     }
 
 
@@ -135,12 +134,9 @@ def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float
     }
 
 
-def _with_interval(name: str, of: Share | Mean) -> dict[str, Any]:
-    return {name: of.value, f"{name}_interval": [of.low, of.high]}
-
-
-def _named(row: dict[int, float]) -> dict[str, float]:
-    return {f"p{at}": value for at, value in row.items()}
+def _with_interval(name: str, of: Share | Mean | None) -> dict[str, Any]:
+    value, interval = (of.value, [of.low, of.high]) if of else (None, None)
+    return {name: value, f"{name}_interval": interval}
 
 
 def as_table(figures: Figures) -> str:
@@ -216,9 +212,10 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
 
 def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
     head = ["documents", "chunks", "top-1", "HNSW recall@10"]
-    rows = [head + [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ("p50", "p99")]]
+    ends = ("p50", "p99")
+    rows = [head + [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ends]]
     for each in sizes:
-        times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in (50, 99)]
+        times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in ends]
         shares = [f"{share:.3f}" for share in (each.evaluation.top(1).value, each.recall)]
         rows.append([str(each.size.documents), str(each.size.chunks), *shares, *times])
     return _columns(rows)

@@ -71,10 +71,6 @@ class EmbeddingQueue:
         # Shielded: one caller that gives up must not cancel the others' vector.
         return await asyncio.shield(done)
 
-    async def embed_many(self, texts: Sequence[str]) -> list[Embedded]:
-        """The texts' embeddings in order. Raises EmbedderError."""
-        return list(await asyncio.gather(*map(self.embed, texts)))
-
     async def close(self) -> None:
         """Give up on what waits. Idempotent."""
         if self._runner is not None:

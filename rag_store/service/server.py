@@ -14,7 +14,7 @@ from rag_store.documents import Document
 from rag_store.errors import OtherSettings, RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.foreign import is_loopback
-from rag_store.service.handlers import Handlers, Limits, State
+from rag_store.service.handlers import Handlers, Limits
 from rag_store.service.refusal import guarded, refusing
 from rag_store.settings import Settings
 
@@ -39,12 +39,11 @@ class ServerOptions:
     renew: bool = False
 
 
-def make_app(state: State, loopback: bool = True) -> web.Application:
+def make_app(answer: Handlers, loopback: bool = True) -> web.Application:
     """All routes of the service; with `loopback` it is to be called by such names alone."""
-    answer = Handlers(state)
     app = web.Application(
-        middlewares=[state.metrics.counting, refusing, guarded(loopback)],
-        client_max_size=state.limits.body_bytes,
+        middlewares=[answer.counted.counting, refusing, guarded(loopback)],
+        client_max_size=answer.limits.body_bytes,
     )
     app.router.add_post("/v1/label", answer.label)
     app.router.add_post("/v1/retrieve", answer.retrieve)
@@ -66,13 +65,13 @@ async def serve(
 
     Raises RagUsageError where the address is taken, and as `open_library` and `Library.ingest`.
     """
-    state = State(options.limits)
-    app = make_app(state, is_loopback(options.bind))
+    answer = Handlers(options.limits)
+    app = make_app(answer, is_loopback(options.bind))
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=options.drain_s, handle_signals=False
     )
     await runner.setup()
-    lag = asyncio.create_task(state.metrics.watch_loop())
+    lag = asyncio.create_task(answer.counted.watch_loop())
     try:
         with _stop_signal(options.drain_s) as stop:
             url = await _listen(runner, options)
@@ -81,7 +80,7 @@ async def serve(
                 await _fill(library, options, stop)
                 await library.prepare()
                 if not stop.is_set():
-                    state.opened = library
+                    answer.opened = library
                     announce(url, library)
                 await stop.wait()
                 # Before the library closes: requests in flight still need it.
