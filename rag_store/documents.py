@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rag_store.errors import RagUsageError
 from rag_store.terms import UNSPACED
 
 # NUL and its like, and halves of surrogate pairs: they break UTF-8, terminals and databases.
@@ -106,7 +107,10 @@ class Chunker:
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap_tokens < self.size_tokens:
-            raise ValueError("overlap_tokens must be at least 0 and below size_tokens")
+            raise RagUsageError(
+                f"--overlap-tokens is {self.overlap_tokens}: give at least 0 and less than"
+                f" --chunk-tokens, {self.size_tokens}"
+            )
 
     def cut(self, text: str) -> tuple[Chunk, ...]:
         """The chunks of the text, at least one."""

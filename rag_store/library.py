@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -74,29 +74,23 @@ async def filled_library(settings: Settings, refit: bool = False) -> AsyncIterat
         yield library
 
 
+@dataclass(eq=False)
 class Library:
     """Use `open_library`. Changes are made one after another, labels at any time."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        index: DocumentIndex,
-        queue: EmbeddingQueue,
-        changing: ThreadPoolExecutor,
-        searching: ThreadPoolExecutor,
-        reranker: Reranker | None,
-    ) -> None:
-        self.settings = settings
-        self.fingerprint = index.fingerprint
-        self._index = index
-        self._queue = queue
-        self._changes = changing
-        self._searching = searching
-        self._reranker = reranker
+    settings: Settings
+    _index: DocumentIndex
+    _queue: EmbeddingQueue
+    _changes: ThreadPoolExecutor
+    _searching: ThreadPoolExecutor
+    _reranker: Reranker | None
+
+    def __post_init__(self) -> None:
+        self.fingerprint = self._index.fingerprint
         self._changing = asyncio.Lock()
         # Scores of vectors or of words alone are other quantities than those of both.
-        is_hybrid = settings.retriever == HYBRID
-        self._note = "threshold" if is_hybrid else f"threshold-{settings.retriever}"
+        is_hybrid = self.settings.retriever == HYBRID
+        self._note = "threshold" if is_hybrid else f"threshold-{self.settings.retriever}"
         embedder = self.fingerprint.embedder if is_hybrid else ""
         self.threshold = SHIPPED.get(embedder, Threshold(0.0))
 

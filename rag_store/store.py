@@ -244,15 +244,14 @@ class ChunkStore:
         with _translated("cannot read from"):
             return list(self._collection.get(include=[])["ids"])
 
-    def pages(self, row_ids: Sequence[str] | None = None) -> Iterator[tuple[list[Row], Vectors]]:
-        """The rows with these ids, or all, and their vectors, a batch at a time.
+    def pages(self, row_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
+        """The rows with these ids and their vectors, a batch at a time.
 
         Not by offsets: a row that another process removes would move those behind it to the page
         before. Ids that are gone are left out. Raises StoreError.
         """
-        wanted = self.row_ids() if row_ids is None else row_ids
-        for start in range(0, len(wanted), BATCH_ROWS):
-            yield from self._page(ids=list(wanted[start : start + BATCH_ROWS]))
+        for start in range(0, len(row_ids), BATCH_ROWS):
+            yield from self._page(ids=list(row_ids[start : start + BATCH_ROWS]))
 
     def pages_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
         """All rows of these documents, those of some documents at a time. Raises StoreError."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -76,25 +76,23 @@ class EmbeddingQueue:
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
-        _give_up(self._waiting.values())
+        for waiting in self._waiting.values():
+            waiting.done.cancel()
         self._waiting.clear()
 
     async def _run(self) -> None:
         # Texts that come in the same turn of the loop share the pass; later ones the next.
         await asyncio.sleep(0)
         while self._waiting:
-            texts = list(self._waiting)[: self._batch_rows]
-            await self._pass(texts, [self._waiting.pop(text) for text in texts])
+            await self._pass(list(self._waiting)[: self._batch_rows])
 
-    async def _pass(self, texts: list[str], batch: list[_Waiting]) -> None:
+    async def _pass(self, texts: list[str]) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
-        except BaseException:  # the queue is closed
-            _give_up(batch)
-            raise
+        found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
         begun_s, embeddings, ended_s = found
-        for text, waiting, each in zip(texts, batch, embeddings, strict=True):
+        for text, each in zip(texts, embeddings, strict=True):
+            # Until now whoever asks for the text waits with the others.
+            waiting = self._waiting.pop(text)
             if isinstance(each, RagError):
                 waiting.done.set_exception(each)
                 # A caller that gave up does not fetch it, and asyncio would complain.
@@ -105,11 +103,6 @@ class EmbeddingQueue:
                 self._kept.popitem(last=False)
             queue_ms = (begun_s - waiting.since_s) * 1000
             waiting.done.set_result(Embedded(each, queue_ms, (ended_s - begun_s) * 1000))
-
-
-def _give_up(batch: Iterable[_Waiting]) -> None:
-    for waiting in batch:
-        waiting.done.cancel()
 
 
 def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding | RagError], float]:

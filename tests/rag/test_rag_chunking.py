@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_store.documents import Chunker, join, sentences
+from rag_store.errors import RagUsageError
 
 
 @given(st.text(max_size=400), st.integers(2, 20), st.integers(0, 19))
@@ -51,7 +52,7 @@ def test_an_empty_text_is_one_chunk() -> None:
 
 
 def test_an_overlap_as_long_as_the_chunk_is_refused() -> None:
-    with pytest.raises(ValueError, match="overlap"):
+    with pytest.raises(RagUsageError, match="--overlap-tokens is 32"):
         Chunker(32, 32)
 
 

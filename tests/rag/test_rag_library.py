@@ -377,6 +377,20 @@ async def test_queries_that_arrive_together_share_a_pass() -> None:
         await queue.close()
 
 
+async def test_a_text_that_is_asked_again_while_it_is_embedded_shares_the_pass() -> None:
+    embedder = FirstHeldEmbedder()
+    with ThreadPoolExecutor(1) as pool:
+        queue = EmbeddingQueue(embedder, pool)
+        first = asyncio.create_task(queue.embed("a"))
+        await asyncio.to_thread(embedder.begun.wait, 30)
+        second = asyncio.create_task(queue.embed("a"))
+        await asyncio.sleep(0)
+        embedder.may_go_on.set()
+        await asyncio.gather(first, second)
+        await queue.close()
+    assert embedder.batches == [["a"]]
+
+
 async def test_the_loop_goes_on_while_texts_are_embedded() -> None:
     with ThreadPoolExecutor(1) as pool:
         queue = EmbeddingQueue(SlowEmbedder(), pool)

@@ -67,7 +67,7 @@ def test_a_row_written_again_is_replaced(store: ChunkStore) -> None:
     vector = np.eye(3, dtype=np.float32)
     store.write([row(0, "old")], vector[:1])
     store.write([row(0, "new")], vector[1:2])
-    [(rows, vectors)] = store.pages()
+    [(rows, vectors)] = pages_of(store)
     assert [each.text for each in rows] == ["new"]
     assert vectors.tolist() == [[0, 1, 0]]
 
@@ -77,9 +77,9 @@ def test_more_rows_than_a_batch(store: ChunkStore, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(store_module, "BATCH_ROWS", 100)
     vectors = np.random.default_rng(0).standard_normal((250, 3)).astype(np.float32)
     store.write([row(at) for at in range(250)], vectors)
-    assert sum(len(rows) for rows, _ in store.pages()) == 250
+    assert sum(len(rows) for rows, _ in pages_of(store)) == 250
     store.delete([row(at).row_id for at in range(250)])
-    assert list(store.pages()) == []
+    assert list(pages_of(store)) == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_damaged_row_and_one_of_others_are_named(
         ids=["odd\nrow"], embeddings=[[0.0, 1.0, 0.0]], metadatas=[kept], documents=[text]
     )
     with pytest.raises(StoreError, match=r"^Chroma's row 'odd\\nrow' is damaged, or was not wri"):
-        list(store.pages())
+        list(pages_of(store))
 
 
 def test_distances_are_cosines_and_hnsw_keeps_its_recall(tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ async def test_ingest_goes_on_after_kill_9(tmp_path: Path) -> None:
         assert library.doc_ids == tuple(sorted(each.doc_id for each in wanted))
         chunks = sum(len(Chunker().cut(each.text)) for each in wanted)
         assert library.size.chunks == chunks
-        assert sum(len(rows) for rows, _ in library._index.store.pages()) == chunks
+        assert sum(len(rows) for rows, _ in pages_of(library._index.store)) == chunks
 
 
 def test_a_collection_that_is_made_anew_leaves_no_states_of_before(tmp_path: Path) -> None:
