@@ -117,11 +117,11 @@ class DocumentIndex:
     def _read(self) -> dict[str, Entry]:
         """The whole documents by id; which others have rows is kept in mind."""
         row_ids = self.store.row_ids()
-        found, _ = sort_out(self.store.pages(row_ids))
+        found, _ = sort_out(self.store.rows(row_ids))
         sound = {row_id for entry in found.values() for row_id in entry.row_ids}
         self._unsound = {Row.doc_id_of(row_id) for row_id in row_ids if row_id not in sound}
-        # Another process may have changed them while the pages were read.
-        again, _ = sort_out(self.store.pages_of(sorted(self._unsound)))
+        # Another process may have changed them while the rows were read.
+        again, _ = sort_out(self.store.rows_of(sorted(self._unsound)))
         return {key: each for key, each in found.items() if key not in self._unsound} | again
 
     def _clean(self) -> None:
@@ -131,7 +131,7 @@ class DocumentIndex:
         """
         if self._unsound is None:
             return
-        _, strays = sort_out(self.store.pages_of(sorted(self._unsound)))
+        _, strays = sort_out(self.store.rows_of(sorted(self._unsound)))
         self.store.delete_strays(strays)
         if self.writer.states is not None:
             self.writer.states.keep_only({entry.digest for entry in self.entries.values()})
@@ -210,9 +210,8 @@ class Writer:
         return replace(entry, states=kept)
 
     def _rows(self, document: Document) -> tuple[Row, ...]:
-        chunks, asked = self.chunker.cut(document.text), document.questions
-        texts = [(each.start, each.text, False) for each in chunks]
-        texts += [(0, question, True) for question in asked]
+        texts = [(each.start, each.text, False) for each in self.chunker.cut(document.text)]
+        texts += [(0, question, True) for question in document.questions]
         fixed, now_ns = (document.doc_id, document.title, document.digest), time.time_ns()
         return tuple(
             Row(*fixed, at, len(texts), start, text, now_ns, is_question)

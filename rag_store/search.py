@@ -131,14 +131,13 @@ class Found:
         return Label(doc_id, score, threshold, margin, agree, candidates, self.timings)
 
     def _candidate(self, at: int) -> Candidate:
-        ranking, snapshot = self.ranking, self.searcher.snapshot
-        entry, row = snapshot.entries[ranking.documents[at]], snapshot.rows[ranking.rows[at]]
+        ranking, row = self.ranking, self.searcher.snapshot.rows[self.ranking.rows[at]]
         parts = ranking.scores, ranking.cosines, ranking.bm25
         score, cosine, bm25 = (float(each[at]) for each in parts)
         question = row.text if row.is_question else None
         relevance = self.relevances[at] if at < len(self.relevances) else None
         return Candidate(
-            entry.doc_id, entry.title, score, cosine, bm25, row.ordinal, question, relevance
+            row.doc_id, row.title, score, cosine, bm25, row.ordinal, question, relevance
         )
 
 

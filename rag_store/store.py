@@ -123,7 +123,7 @@ class Entry:
         return sum(not row.is_question for row in self.rows)
 
     @cached_property
-    def sentences(self) -> tuple[Chunk, ...]:
+    def sentences(self) -> tuple[str, ...]:
         """Those of its text."""
         return sentences(self.document().text)
 
@@ -135,7 +135,7 @@ class Entry:
     @property
     def sentence_passages(self) -> Iterator[str]:
         """What is embedded for the states of each sentence."""
-        return (passage(self.title, sentence.text) for sentence in self.sentences)
+        return (passage(self.title, sentence) for sentence in self.sentences)
 
     @property
     def state_passages(self) -> Iterator[str]:
@@ -150,11 +150,11 @@ class Entry:
     def document(self) -> Document:
         """Put together from its rows."""
         told, asked = self.rows[: self.chunk_count], self.rows[self.chunk_count :]
-        text = join(tuple(Chunk(row.ordinal, row.start, row.text) for row in told))
+        text = join(tuple(Chunk(row.start, row.text) for row in told))
         return Document(self.doc_id, self.title, text, tuple(row.text for row in asked))
 
 
-def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entry], list[str]]:
+def sort_out(rows: Iterable[tuple[Row, Vectors]]) -> tuple[dict[str, Entry], list[str]]:
     """The whole documents by id, and the ids of the rows that belong to none of them.
 
     A document is there when all its rows are, with one digest: rows are written in batches, and a
@@ -162,9 +162,8 @@ def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entr
     removes the old ones, so of two whole versions the one written later counts.
     """
     versions: dict[tuple[str, str], list[tuple[Row, Vectors]]] = {}
-    for rows, vectors in pages:
-        for row, vector in zip(rows, vectors, strict=True):
-            versions.setdefault((row.doc_id, row.digest), []).append((row, vector))
+    for row, vector in rows:
+        versions.setdefault((row.doc_id, row.digest), []).append((row, vector))
     entries: dict[str, Entry] = {}
     strays: list[str] = []
     for parts in sorted(versions.values(), key=lambda parts: parts[0][0].written_ns):
@@ -244,8 +243,8 @@ class ChunkStore:
         with _translated("cannot read from"):
             return list(self._collection.get(include=[])["ids"])
 
-    def pages(self, row_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
-        """The rows with these ids and their vectors, a batch at a time.
+    def rows(self, row_ids: Sequence[str]) -> Iterator[tuple[Row, Vectors]]:
+        """The rows with these ids, each with its vector; a batch is read at a time.
 
         Not by offsets: a row that another process removes would move those behind it to the page
         before. Ids that are gone are left out. Raises StoreError.
@@ -253,7 +252,7 @@ class ChunkStore:
         for start in range(0, len(row_ids), BATCH_ROWS):
             yield from self._page(ids=list(row_ids[start : start + BATCH_ROWS]))
 
-    def pages_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
+    def rows_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[Row, Vectors]]:
         """All rows of these documents, those of some documents at a time. Raises StoreError."""
         for where in _of_documents(doc_ids):
             yield from self._page(where=where)
@@ -285,13 +284,12 @@ class ChunkStore:
                 require_answer(self._server)
             self._collection.count()
 
-    def _page(self, **which: Any) -> Iterator[tuple[list[Row], Vectors]]:
+    def _page(self, **which: Any) -> Iterator[tuple[Row, Vectors]]:
         with _translated("cannot read from"):
             page = self._collection.get(include=["documents", "metadatas", "embeddings"], **which)
-        if page["ids"]:
-            kept = zip(page["ids"], page["metadatas"], page["documents"], strict=True)
-            rows = [Row.parsed(*each) for each in kept]
-            yield rows, np.asarray(page["embeddings"], np.float32)
+        kept = zip(page["ids"], page["metadatas"], page["documents"], strict=True)
+        rows = [Row.parsed(*each) for each in kept]
+        yield from zip(rows, np.asarray(page["embeddings"], np.float32), strict=True)
 
     def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
         name = settings.collection

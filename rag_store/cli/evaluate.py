@@ -51,7 +51,12 @@ async def eval_command(arguments: list[str]) -> int:
 
 async def fit_threshold_command(arguments: list[str]) -> int:
     """Decide anew when to refuse; kept beside the collection."""
-    parsed, settings = _fit_parser().read(arguments)
+    parser = Parser("fit-threshold", "decide anew when to refuse, and keep that in the library")
+    parser.add_argument("answerable", type=Path, help="questions that documents answer")
+    parser.add_argument("unanswerable", type=Path, help="questions that none answers")
+    _add_question_options(parser)
+    add_option(parser, "--keep", KEEP, "share of the answerable ones to be labelled")
+    parsed, settings = parser.read(arguments)
     if not 0 < parsed.keep <= 1:
         raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
     judged = read_judged(parsed.answerable, parsed.split, parsed.qrels)
@@ -79,15 +84,6 @@ def _eval_parser() -> Parser:
     add("--corpus", type=Path, help="use these documents, not those in the library")
     add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
     add("--json", action="store_true", help="one JSON object")
-    return parser
-
-
-def _fit_parser() -> Parser:
-    parser = Parser("fit-threshold", "decide anew when to refuse, and keep that in the library")
-    parser.add_argument("answerable", type=Path, help="questions that documents answer")
-    parser.add_argument("unanswerable", type=Path, help="questions that none answers")
-    _add_question_options(parser)
-    add_option(parser, "--keep", KEEP, "share of the answerable ones to be labelled")
     return parser
 
 

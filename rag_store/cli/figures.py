@@ -201,10 +201,9 @@ def _refusing_lines(found: Evaluation, threshold: float) -> Iterator[str]:
 
 
 def _time_lines(found: Evaluation) -> Iterator[str]:
-    rows = found.latency_ms().items()
     lines = [
         (stage.removesuffix("_ms"), *(f"{value:.2f}" for value in row.values()))
-        for stage, row in rows
+        for stage, row in found.latency_ms().items()
         if any(row.values())
     ]
     return _columns([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])

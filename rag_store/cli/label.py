@@ -20,7 +20,11 @@ _AT_ONCE = 64
 
 async def label_command(arguments: list[str]) -> int:
     """Label queries; a query that cannot be labelled is said on stderr and makes the exit code."""
-    parsed, settings = _label_parser().read(arguments)
+    parser = Parser("label", "which document each question is about: DOC_ID, SCORE and question")
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="the question (default: stdin)")
+    parser.add_argument("--file", type=Path, help="questions, one a line; - is stdin")
+    parser.add_argument("--json", action="store_true", help="a JSON object for each question")
+    parsed, settings = parser.read(arguments)
     queries = _queries(parsed.text, parsed.file)
     code = 0
     async with filled_library(settings) as library:
@@ -52,14 +56,6 @@ async def explain_command(arguments: list[str]) -> int:
         text = "\n".join(map(printable, _explained(parsed.text, answer, threshold)))
         print(fitted(text, sys.stdout))
     return 0
-
-
-def _label_parser() -> Parser:
-    parser = Parser("label", "which document each question is about: DOC_ID, SCORE and question")
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="the question (default: stdin)")
-    parser.add_argument("--file", type=Path, help="questions, one a line; - is stdin")
-    parser.add_argument("--json", action="store_true", help="a JSON object for each question")
-    return parser
 
 
 def _queries(text: str | None, file: Path | None) -> list[str]:

@@ -59,13 +59,12 @@ def _needed(spec: EmbedderSpec, field: str) -> str:
 class OpenAIEmbedder:
     """Asks `<url>/v1/embeddings` from threads without an event loop: each call has its own."""
 
-    def __init__(self, url: str, model: str, api_key_env: str, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, model: str, api_key_env: str) -> None:
         """Ask once for the dimension. Raises RagUsageError and EmbedderError."""
         parsed_url(url, "the embedder's url")
         self._route = f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
         self._model = model
         self._key_env = api_key_env
-        self._timeout_s = timeout_s
         [row] = asyncio.run(self._ask(["dimension"]))
         self.identity = Identity("openai", model, len(row), "the server's")
 
@@ -79,7 +78,7 @@ class OpenAIEmbedder:
 
     async def _ask(self, texts: Sequence[str]) -> list[list[float]]:
         body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
-        async with open_session(self._key_env, self._timeout_s) as session:
+        async with open_session(self._key_env, timeout_s=60.0) as session:
             answer = await ask(session, self._route, body, _FAILURES)
         count = len(texts)
         rows = of_each(answer, "data", count, lambda each: [float(x) for x in each["embedding"]])

@@ -91,9 +91,7 @@ class OwnNames:
         if found is None or int(found[2] or 0) > 65535:
             return False
         name = _name(found[1])
-        if is_loopback(name) or name == self._bind:
-            return True
-        if not self._allowed.isdisjoint((name, _name(authority))):
+        if is_loopback(name) or {name, _name(authority)} & {self._bind, *self._allowed}:
             return True
         return self._bind in _WILDCARDS and name in (*_WILDCARDS, *_names_of_machine())
 

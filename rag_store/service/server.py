@@ -77,7 +77,8 @@ async def serve(
             url = await _listen(runner, options)
             async with AsyncExitStack() as stack:
                 library = await _open(settings, options.renew, stack)
-                await _fill(library, options, stop)
+                if options.corpus:
+                    await _fill(library, options, stop)
                 await library.prepare()
                 if not stop.is_set():
                     answer.opened = library
@@ -101,8 +102,6 @@ async def _open(settings: Settings, renew: bool, stack: AsyncExitStack) -> Libra
 
 async def _fill(library: Library, options: ServerOptions, stop: asyncio.Event) -> None:
     """Put the documents in; a signal ends this between two of them."""
-    if not options.corpus:
-        return
 
     def told(done: int, total: int) -> None:
         if stop.is_set():

@@ -345,7 +345,7 @@ def test_only_reranked_labels_have_a_time_of_that_stage(library: Path) -> None:
 
 def entry(text: str, chunker: Chunker) -> Entry:
     cut = chunker.cut(text)
-    rows = [Row("d", "Title", "", c.ordinal, len(cut), c.start, c.text, 0) for c in cut]
+    rows = [Row("d", "Title", "", at, len(cut), c.start, c.text, 0) for at, c in enumerate(cut)]
     return Entry(tuple(rows), np.zeros((len(rows), 1), np.float32))
 
 

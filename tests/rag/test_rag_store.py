@@ -20,7 +20,7 @@ import rag_store.chroma as chroma_module
 import rag_store.store as store_module
 from rag_store.documents import Chunker, Document
 from rag_store.embedders import EmbedderSpec, HashingEmbedder
-from rag_store.embedders.protocol import Embedding
+from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.errors import (
     EmbedderError,
     FingerprintError,
@@ -52,6 +52,10 @@ def many() -> list[Document]:
     return documents(400, words=80)
 
 
+def rows_of(store: ChunkStore) -> list[tuple[Row, Vectors]]:
+    return list(store.rows(store.row_ids()))
+
+
 def row(at: int, text: str = "text") -> Row:
     return Row("doc", "title", "digest", at, 2, 0, text, 1)
 
@@ -67,9 +71,9 @@ def test_a_row_written_again_is_replaced(store: ChunkStore) -> None:
     vector = np.eye(3, dtype=np.float32)
     store.write([row(0, "old")], vector[:1])
     store.write([row(0, "new")], vector[1:2])
-    [(rows, vectors)] = pages_of(store)
-    assert [each.text for each in rows] == ["new"]
-    assert vectors.tolist() == [[0, 1, 0]]
+    [(found, vector)] = rows_of(store)
+    assert found.text == "new"
+    assert vector.tolist() == [0, 1, 0]
 
 
 def test_more_rows_than_a_batch(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +81,9 @@ def test_more_rows_than_a_batch(store: ChunkStore, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(store_module, "BATCH_ROWS", 100)
     vectors = np.random.default_rng(0).standard_normal((250, 3)).astype(np.float32)
     store.write([row(at) for at in range(250)], vectors)
-    assert sum(len(rows) for rows, _ in pages_of(store)) == 250
+    assert len(rows_of(store)) == 250
     store.delete([row(at).row_id for at in range(250)])
-    assert list(pages_of(store)) == []
+    assert rows_of(store) == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_a_damaged_row_and_one_of_others_are_named(
         ids=["odd\nrow"], embeddings=[[0.0, 1.0, 0.0]], metadatas=[kept], documents=[text]
     )
     with pytest.raises(StoreError, match=r"^Chroma's row 'odd\\nrow' is damaged, or was not wri"):
-        list(pages_of(store))
+        rows_of(store)
 
 
 def test_distances_are_cosines_and_hnsw_keeps_its_recall(tmp_path: Path) -> None:
@@ -432,7 +436,7 @@ async def test_ingest_goes_on_after_kill_9(tmp_path: Path) -> None:
         assert library.doc_ids == tuple(sorted(each.doc_id for each in wanted))
         chunks = sum(len(Chunker().cut(each.text)) for each in wanted)
         assert library.size.chunks == chunks
-        assert sum(len(rows) for rows, _ in pages_of(library._index.store)) == chunks
+        assert len(rows_of(library._index.store)) == chunks
 
 
 def test_a_collection_that_is_made_anew_leaves_no_states_of_before(tmp_path: Path) -> None:
