@@ -16,7 +16,7 @@ from rag_store.embedders.protocol import Embedder, Embedding, States
 from rag_store.embedders.queue import concerns_a_text, embed_each
 from rag_store.errors import RagError, RagUsageError
 from rag_store.ranking import Snapshot
-from rag_store.readers.files import check_text
+from rag_store.readers.formats import check_text
 from rag_store.settings import Fingerprint, Settings
 from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Entry, Row, sort_out

@@ -15,7 +15,7 @@ from rag_store.cli.options import Parser, add_option
 from rag_store.cli.output import fitted
 from rag_store.documents import Chunker, Document, Query
 from rag_store.errors import RagUsageError
-from rag_store.evaluation import Evaluation, Share, evaluate
+from rag_store.evaluation import Evaluation, QueryEstimate, evaluate
 from rag_store.label import KEEP
 from rag_store.library import Library, filled_library, open_library
 from rag_store.readers import read_judged, read_queries
@@ -189,4 +189,4 @@ async def _baselines(
         async with _filled(arm, held) as library:
             found[name] = await evaluate(library, queries)
     rows = {name: Baseline(each.top(1), ours.against(each)) for name, each in found.items()}
-    return {**rows, "oracle": Baseline(Share.of([True] * len(queries)), None)}
+    return {**rows, "oracle": Baseline(QueryEstimate.share([True] * len(queries)), None)}

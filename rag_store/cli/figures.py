@@ -5,7 +5,7 @@ from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from rag_store.document_index import Size
-from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share, percentiles
+from rag_store.evaluation import PERCENTILES, Evaluation, Paired, QueryEstimate, percentiles
 from rag_store.search import Neighbours
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
@@ -17,7 +17,7 @@ _SURE = 0.05
 class Baseline:
     """Another way's top-1, and ours paired with it; no pairs for the oracle, which cannot lose."""
 
-    top1: Share
+    top1: QueryEstimate
     ours: Paired | None
 
 
@@ -127,14 +127,14 @@ def _size(each: SizeFigures) -> dict[str, Any]:
     }
 
 
-def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float]]:
+def _shares(shares: Mapping[str, QueryEstimate], name: str) -> dict[str, dict[str, float]]:
     return {
         key: {name: share.value, "questions": share.count, "low": share.low, "high": share.high}
         for key, share in shares.items()
     }
 
 
-def _with_interval(name: str, of: Share | Mean | None) -> dict[str, Any]:
+def _with_interval(name: str, of: QueryEstimate | None) -> dict[str, Any]:
     value, interval = (of.value, [of.low, of.high]) if of else (None, None)
     return {name: value, f"{name}_interval": interval}
 
@@ -156,7 +156,7 @@ def as_table(figures: Figures) -> str:
 
 
 def _accuracy_lines(found: Evaluation) -> Iterator[str]:
-    figures: dict[str, Share | Mean] = {
+    figures: dict[str, QueryEstimate] = {
         "top-1": found.top(1),
         "top-3": found.top(3),
         "MRR@10": found.mrr,
@@ -166,13 +166,13 @@ def _accuracy_lines(found: Evaluation) -> Iterator[str]:
     return _columns([("", "", "95 % interval"), *rows])
 
 
-def _baseline_lines(baselines: dict[str, Baseline], ours: Share) -> Iterator[str]:
+def _baseline_lines(baselines: dict[str, Baseline], ours: QueryEstimate) -> Iterator[str]:
     head = ("top-1 of", "", "95 % interval", "only ours right", "only theirs", "McNemar's p")
     rows = [(name, *_share(each.top1), *_paired(each, ours)) for name, each in baselines.items()]
     return _columns([head, ("this library", *_share(ours), "", "", ""), *rows])
 
 
-def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
+def _paired(each: Baseline, ours: QueryEstimate) -> tuple[str, str, str]:
     if each.ours is None:
         return "", "", ""
     pairs, word = each.ours, "above" if ours.value > each.top1.value else "below"
@@ -181,7 +181,7 @@ def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
     return str(pairs.only_first), str(pairs.only_second), f"{p}, {verdict}"
 
 
-def _share_lines(head: tuple[str, str], shares: Mapping[str, Share]) -> Iterator[str]:
+def _share_lines(head: tuple[str, str], shares: Mapping[str, QueryEstimate]) -> Iterator[str]:
     rows = [(name, *_share(each), str(each.count)) for name, each in shares.items()]
     return _columns([(*head, "95 % interval", "questions"), *rows] if rows else [])
 
@@ -228,7 +228,7 @@ def _confusion_lines(found: Evaluation) -> Iterator[str]:
         yield f"and {len(pairs) - _PAIRS} other pairs, see --json"
 
 
-def _share(of: Share | Mean) -> tuple[str, str]:
+def _share(of: QueryEstimate) -> tuple[str, str]:
     return f"{of.value:.3f}", f"{of.low:.3f} to {of.high:.3f}"
 
 

@@ -11,7 +11,7 @@ from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
 from rag_store.label import Candidate, Threshold, says_something
 from rag_store.library import filled_library
-from rag_store.readers.files import read_text
+from rag_store.readers.formats import read_text
 from rag_store.search import Answer
 
 # So many are embedded together; the answers appear in blocks of this size.

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from rag_store.documents import Document, clean
 from rag_store.errors import CorpusError
-from rag_store.readers.files import check_id, check_text, check_title
+from rag_store.readers.formats import check_id, check_text, check_title
 from rag_store.service.refusal import Refusal, invalid
 
 
