@@ -19,7 +19,7 @@ from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
 from rag_store.label import KEEP, SHIPPED, Label, Threshold, fit
 from rag_store.reranker import Reranker, open_reranker
-from rag_store.search import Answer, Found, Neighbours, Searcher, compare
+from rag_store.search import Answer, Neighbours, Searcher, compare
 from rag_store.settings import HYBRID, Settings
 from rag_store.store import Entry
 
@@ -178,12 +178,12 @@ class Library:
 
     async def label_many(self, texts: Sequence[str]) -> list[Label | RagError]:
         """One label or error for each query, in order; they share forward passes."""
-        found = await asyncio.gather(*map(self.explain, texts), return_exceptions=True)
+        found = await asyncio.gather(*map(self.label, texts), return_exceptions=True)
         labels: list[Label | RagError] = []
         for each in found:
-            if isinstance(each, BaseException) and not isinstance(each, RagError):
+            if not isinstance(each, Label | RagError):
                 raise each
-            labels.append(each if isinstance(each, RagError) else each.label)
+            labels.append(each)
         return labels
 
     async def explain(self, text: str) -> Answer:
@@ -191,14 +191,12 @@ class Library:
         query = self._checked(text)
         embedded = await self._queue.embed(query)
         since_s = time.perf_counter()
-        if self._reranker is None:
-            return await self._in_thread(lambda: self._find(query, embedded, since_s).answer())
-        found, passages, begun_s = await self._in_thread(self._read, query, embedded, since_s)
-        if passages:
-            relevances = await self._reranker.relevances(query, passages)
-            found = found.reranked(relevances, _ms_since(begun_s))
-        since_s = time.perf_counter()
-        return await self._in_thread(lambda: found.waited(_ms_since(since_s)).answer())
+        answer = await self._in_thread(self._find, query, embedded, since_s)
+        if self._reranker is not None and answer.passages:
+            begun_s = time.perf_counter()
+            relevances = await self._reranker.relevances(query, answer.passages)
+            answer = answer.reranked(relevances, _ms_since(begun_s))
+        return answer
 
     async def ask(self, query: Query) -> Answer:
         """`explain`, where one of REFUSALS names the question. Raises as `label`."""
@@ -237,20 +235,12 @@ class Library:
         self.threshold = fitted
         return fitted
 
-    def _find(self, query: str, embedded: Embedded, since_s: float) -> Found:
+    def _find(self, query: str, embedded: Embedded, since_s: float) -> Answer:
         snapshot = self._index.snapshot()
         large = len(snapshot.rows) > self.settings.exact_chunks
         nearest = self._index.store.nearest if large else None
         searcher = Searcher(snapshot, self.settings, self.threshold, nearest)
         return searcher.find(query, embedded, _ms_since(since_s))
-
-    def _read(
-        self, query: str, embedded: Embedded, since_s: float
-    ) -> tuple[Found, list[str], float]:
-        """What was found, and what the reranker reads of it, made from the time given last on."""
-        found = self._find(query, embedded, since_s)
-        begun_s = time.perf_counter()
-        return found, found.passages(), begun_s
 
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):
