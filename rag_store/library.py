@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from rag_store.document_index import DocumentIndex, IngestReport, Progress, Size
@@ -207,15 +206,14 @@ class Library:
 
     async def neighbours(self, text: str) -> Neighbours:
         """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
-        vector = (await self.embed([self._checked(text)]))[0]
+        [vector] = await self.embed([self._checked(text)])
         nearest = self._index.store.nearest
         return await self._in_thread(compare, self._index.snapshot(), nearest, vector)
 
-    async def embed(self, texts: Sequence[str]) -> Vectors:
-        """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
+    async def embed(self, texts: Sequence[str]) -> list[Vectors]:
+        """The texts' vectors of unit length, shape [dim], in order. Raises EmbedderError."""
         found = await asyncio.gather(*map(self._queue.embed, texts))
-        vectors = [each.embedding.vector for each in found]
-        return np.array(vectors, np.float32).reshape(-1, self.fingerprint.dim)
+        return [each.embedding.vector for each in found]
 
     async def fit_threshold(
         self, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float = KEEP

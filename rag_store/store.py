@@ -295,11 +295,10 @@ class ChunkStore:
         name = settings.collection
         if name in {collection.name for collection in self._client.list_collections()}:
             collection = self._client.get_collection(name, embedding_function=None)
-            made_with = (collection.metadata or {}).get(_FINGERPRINT)
+            made_with = require_ours((collection.metadata or {}).get(_FINGERPRINT), name)
             if not rebuild:
                 fingerprint.check(made_with, name)
                 return _with_cosine(collection)
-            require_ours(made_with, name)
             self._client.delete_collection(name)
         if not settings.create:
             raise RagUsageError(

@@ -40,7 +40,16 @@ class Material:
 
 async def eval_command(arguments: list[str]) -> int:
     """Label questions whose answers are known, and print how that went."""
-    parsed, settings = _eval_parser().read(arguments)
+    parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
+    add = parser.add_argument
+    add("--questions", type=Path, required=True, help="with their true documents")
+    _add_question_options(parser)
+    strangers = "questions no document answers; may be given several times"
+    add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
+    add("--corpus", type=Path, help="use these documents, not those in the library")
+    add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
+    add("--json", action="store_true", help="one JSON object")
+    parsed, settings = parser.read(arguments)
     material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
         figures = await _measure(settings, material, Path(folder))
@@ -72,19 +81,6 @@ async def fit_threshold_command(arguments: list[str]) -> int:
         f" ({point.right:.1%} of them labelled right), refuses {point.refused:.1%} of the second"
     )
     return 0
-
-
-def _eval_parser() -> Parser:
-    parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
-    add = parser.add_argument
-    add("--questions", type=Path, required=True, help="with their true documents")
-    _add_question_options(parser)
-    strangers = "questions no document answers; may be given several times"
-    add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
-    add("--corpus", type=Path, help="use these documents, not those in the library")
-    add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
-    add("--json", action="store_true", help="one JSON object")
-    return parser
 
 
 def _add_question_options(parser: Parser) -> None:

@@ -36,12 +36,6 @@ class Embedded:
     embed_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    since_s: float
-    done: asyncio.Future[Embedded]
-
-
 class EmbeddingQueue:
     """Runs an embedder in a thread, a batch at a time, and keeps the latest embeddings."""
 
@@ -54,7 +48,8 @@ class EmbeddingQueue:
         self._batch_rows = batch_rows
         self._kept: OrderedDict[str, Embedding] = OrderedDict()
         self._kept_texts = kept_texts
-        self._waiting: dict[str, _Waiting] = {}
+        # Since when each text waits, and for what.
+        self._waiting: dict[str, tuple[float, asyncio.Future[Embedded]]] = {}
         self._runner: asyncio.Task[None] | None = None
 
     async def embed(self, text: str) -> Embedded:
@@ -64,8 +59,8 @@ class EmbeddingQueue:
             return Embedded(self._kept[text], 0.0, 0.0)
         if text not in self._waiting:
             future = asyncio.get_running_loop().create_future()
-            self._waiting[text] = _Waiting(time.perf_counter(), future)
-        done = self._waiting[text].done
+            self._waiting[text] = time.perf_counter(), future
+        _, done = self._waiting[text]
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
         # Shielded: one caller that gives up must not cancel the others' vector.
@@ -76,8 +71,8 @@ class EmbeddingQueue:
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
-        for waiting in self._waiting.values():
-            waiting.done.cancel()
+        for _, done in self._waiting.values():
+            done.cancel()
         self._waiting.clear()
 
     async def _run(self) -> None:
@@ -92,17 +87,17 @@ class EmbeddingQueue:
         begun_s, embeddings, ended_s = found
         for text, each in zip(texts, embeddings, strict=True):
             # Until now whoever asks for the text waits with the others.
-            waiting = self._waiting.pop(text)
+            since_s, done = self._waiting.pop(text)
             if isinstance(each, RagError):
-                waiting.done.set_exception(each)
+                done.set_exception(each)
                 # A caller that gave up does not fetch it, and asyncio would complain.
-                waiting.done.exception()
+                done.exception()
                 continue
             self._kept[text] = each
             if len(self._kept) > self._kept_texts:
                 self._kept.popitem(last=False)
-            queue_ms = (begun_s - waiting.since_s) * 1000
-            waiting.done.set_result(Embedded(each, queue_ms, (ended_s - begun_s) * 1000))
+            queue_ms, embed_ms = (begun_s - since_s) * 1000, (ended_s - begun_s) * 1000
+            done.set_result(Embedded(each, queue_ms, embed_ms))
 
 
 def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding | RagError], float]:

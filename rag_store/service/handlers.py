@@ -79,10 +79,10 @@ class Handlers:
             raise invalid(f"'dimensions' can only be {make.dim}", "dimensions")
         texts = body.texts("input", self.limits.batch, library.settings.max_query_chars)
         with self.queries.entered(len(texts)):
-            vectors = await library.embed(texts)
+            vectors = [each.astype("<f4") for each in await library.embed(texts)]
         rows = [
             base64.b64encode(vector.tobytes()).decode() if form == "base64" else vector.tolist()
-            for vector in vectors.astype("<f4")
+            for vector in vectors
         ]
         data = [{"object": "embedding", "index": at, "embedding": x} for at, x in enumerate(rows)]
         # OpenAI's form wants numbers here; texts are not counted in tokens.
