@@ -13,8 +13,8 @@ import numpy as np
 
 from rag_store.documents import Chunker, Document, sha256_32
 from rag_store.embedders.protocol import Embedder, Embedding, States
-from rag_store.embedders.queue import concerns_a_text, embed_each
-from rag_store.errors import RagError, RagUsageError
+from rag_store.embedders.queue import embed_each
+from rag_store.errors import OF_A_TEXT, RagError, RagUsageError
 from rag_store.ranking import Snapshot
 from rag_store.readers.formats import check_text
 from rag_store.settings import Fingerprint, Settings
@@ -47,14 +47,14 @@ class Size:
 class DocumentIndex:
     """The store, and the entries that it gives, in memory."""
 
-    def __init__(self, settings: Settings, embedder: Embedder, rebuild: bool) -> None:
+    def __init__(self, settings: Settings, embedder: Embedder) -> None:
         """Read the collection; nothing in it is changed."""
         identity = embedder.identity
         self.fingerprint = Fingerprint.of(identity, settings.chunker)
-        self.store = ChunkStore(settings, self.fingerprint, rebuild)
+        self.store = ChunkStore(settings, self.fingerprint)
         files = (settings.path, settings.collection, self.fingerprint, self.store.read_only)
         states = StateFiles(*files) if identity.states else None
-        if states is not None and rebuild:
+        if states is not None and self.store.dropped:
             states.drop_others()
         self.writer = Writer(self.store, states, embedder, settings.chunker)
         self._unsound: set[str] | None = None
@@ -266,7 +266,7 @@ class Writer:
         for (doc_id, _), each in zip(texts, made, strict=True):
             if not isinstance(each, RagError):
                 yield each
-            elif concerns_a_text(each):
+            elif isinstance(each, OF_A_TEXT):
                 raise type(each)(f"document {doc_id!r}: {each}") from each
             else:
                 raise each

@@ -26,10 +26,8 @@ Result = TypeVar("Result")
 
 
 @asynccontextmanager
-async def open_library(
-    settings: Settings, rebuild: bool = False, refit: bool = False
-) -> AsyncIterator["Library"]:
-    """Load the embedder and open the collection; takes seconds. `rebuild` drops what it holds.
+async def open_library(settings: Settings, refit: bool = False) -> AsyncIterator["Library"]:
+    """Load the embedder and open the collection; takes seconds.
 
     `refit` leaves out the threshold that was fitted: another will be. Raises RagUsageError,
     FingerprintError, EmbedderError and StoreError.
@@ -43,7 +41,7 @@ async def open_library(
     ):
         embedder = await loop.run_in_executor(embedding, open_embedder, settings.embedder)
         lent = LentEmbedder(embedder, embedding)
-        index = await loop.run_in_executor(searching, DocumentIndex, settings, lent, rebuild)
+        index = await loop.run_in_executor(searching, DocumentIndex, settings, lent)
         queue = EmbeddingQueue(embedder, embedding, kept_texts=settings.kept_queries)
         try:
             # A change that nobody awaits any more ends before its folder is unlocked.

@@ -181,23 +181,23 @@ def sort_out(rows: Iterable[tuple[Row, Vectors]]) -> tuple[dict[str, Entry], lis
 class ChunkStore:
     """One collection. Safe to call from several threads; every call may block on the disk.
 
-    `read_only` says that what is written is lost.
+    `read_only` says that what is written is lost, `dropped` that something of ours was there.
     """
 
-    def __init__(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool = False) -> None:
-        """Open the collection, or create it. With `rebuild` what is there of ours is dropped.
+    def __init__(self, settings: Settings, fingerprint: Fingerprint) -> None:
+        """Open the collection, or create it.
 
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
         else, or by others.
         """
         self._server, self._held = settings.chroma_url, ExitStack()
-        path, self.read_only = settings.path, False
+        path, self.read_only, self.dropped = settings.path, False, False
         try:
             if not self._server:
                 path, self.read_only = open_folder(path, settings.create, self._held)
             with _translated("cannot open"):
                 self._client = open_client(settings.chroma_url, path)
-                self._collection = self._open(settings, fingerprint, rebuild)
+                self._collection = self._open(settings, fingerprint)
         except RagError:
             self.close()
             raise
@@ -291,15 +291,17 @@ class ChunkStore:
         rows = [Row.parsed(*each) for each in kept]
         yield from zip(rows, np.asarray(page["embeddings"], np.float32), strict=True)
 
-    def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
+    def _open(self, settings: Settings, fingerprint: Fingerprint) -> Any:
         name = settings.collection
         if name in {collection.name for collection in self._client.list_collections()}:
             collection = self._client.get_collection(name, embedding_function=None)
             made_with = require_ours((collection.metadata or {}).get(_FINGERPRINT), name)
-            if not rebuild:
+            is_other = made_with != fingerprint.as_json()
+            if not settings.rebuild and not (settings.renew and is_other):
                 fingerprint.check(made_with, name)
                 return _with_cosine(collection)
             self._client.delete_collection(name)
+            self.dropped = True
         if not settings.create:
             raise RagUsageError(
                 f"there is no collection {name!r} in {settings.place}: name another with"

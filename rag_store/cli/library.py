@@ -35,7 +35,7 @@ async def index_command(arguments: list[str]) -> int:
     add("--prune", action="store_true", help="remove documents that are not at PATH")
     parsed, settings = parser.read(arguments)
     documents = told_documents(parsed.source)
-    async with open_library(settings, rebuild=parsed.rebuild) as library:
+    async with open_library(settings) as library:
         with shown_progress("indexing") as told:
             report = await library.ingest(documents, told, prune=parsed.prune)
         size = library.size
@@ -60,7 +60,6 @@ async def serve_command(arguments: list[str]) -> int:
         limits=limits,
         corpus=() if parsed.corpus is None else told_documents(parsed.corpus),
         prune=parsed.prune,
-        renew=parsed.renew,
     )
     await serve(settings, options, partial(_announce, parsed.bind))
     return 0

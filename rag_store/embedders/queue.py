@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.embedders.protocol import Embedder, Embedding
-from rag_store.errors import EmbedderRefusal, RagError, VectorError
+from rag_store.errors import OF_A_TEXT, RagError, VectorError
 
 
 class LentEmbedder:
@@ -117,20 +117,15 @@ def embed_each(embedder: Embedder, texts: Sequence[str]) -> list[Embedding | Rag
         known = error
     except Exception as error:
         known = VectorError(f"the embedder failed: {error}")
-    if len(texts) == 1 or not concerns_a_text(known):
+    if len(texts) == 1 or not isinstance(known, OF_A_TEXT):
         return [known for _ in texts]
     found: list[Embedding | RagError] = []
     for at, text in enumerate(texts):
         [each] = embed_each(embedder, [text])
-        if isinstance(each, RagError) and not concerns_a_text(each):
+        if isinstance(each, RagError) and not isinstance(each, OF_A_TEXT):
             return [*found, *[each] * (len(texts) - at)]
         found.append(each)
     return found
-
-
-def concerns_a_text(error: RagError) -> bool:
-    """Whether other texts may fare better: not where a server is away or out of order."""
-    return isinstance(error, (EmbedderRefusal, VectorError))
 
 
 def _checked(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:

@@ -147,12 +147,9 @@ class JsonRow:
     def texts(self, name: str) -> tuple[str, ...]:
         """The field, a list of texts; none where it is absent. Raises CorpusError."""
         value = self.fields.get(name, [])
-        if not isinstance(value, list):
-            raise CorpusError(f"{self.at}: field {name!r} is no list: give a list of strings")
-        texts = tuple(each for each in value if isinstance(each, str))
-        if len(texts) != len(value):
-            raise CorpusError(f"{self.at}: field {name!r} holds more than strings: give only these")
-        return texts
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise CorpusError(f"{self.at}: field {name!r} is no list of strings: give one")
+        return tuple(value)
 
     def _first(self, names: tuple[str, ...]) -> tuple[str, object]:
         name = next((name for name in names if name in self.fields), names[0])

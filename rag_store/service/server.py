@@ -5,13 +5,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from rag_store.documents import Document
-from rag_store.errors import OtherSettings, RagError, RagUsageError
+from rag_store.errors import RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.foreign import is_loopback
 from rag_store.service.handlers import Handlers, Limits
@@ -26,8 +26,7 @@ _GRACE_S = 2.0
 class ServerOptions:
     """Where to listen (port 0: a free one), and how long requests may finish after a signal.
 
-    Before it serves, `corpus` is put into the library; with `prune` it holds nothing else. With
-    `renew` a library that was made with other settings is dropped and made anew.
+    Before it serves, `corpus` is put into the library; with `prune` it holds nothing else.
     """
 
     bind: str = "127.0.0.1"
@@ -36,7 +35,6 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     corpus: tuple[Document, ...] = ()
     prune: bool = False
-    renew: bool = False
 
 
 def make_app(answer: Handlers, loopback: bool = True) -> web.Application:
@@ -75,8 +73,7 @@ async def serve(
     try:
         with _stop_signal(options.drain_s) as stop:
             url = await _listen(runner, options)
-            async with AsyncExitStack() as stack:
-                library = await _open(settings, options.renew, stack)
+            async with open_library(settings) as library:
                 if options.corpus:
                     await _fill(library, options, stop)
                 await library.prepare()
@@ -89,15 +86,6 @@ async def serve(
     finally:
         lag.cancel()
         await runner.cleanup()
-
-
-async def _open(settings: Settings, renew: bool, stack: AsyncExitStack) -> Library:
-    try:
-        return await stack.enter_async_context(open_library(settings))
-    except OtherSettings:
-        if not renew:
-            raise
-        return await stack.enter_async_context(open_library(settings, rebuild=True))
 
 
 async def _fill(library: Library, options: ServerOptions, stop: asyncio.Event) -> None:

@@ -24,7 +24,6 @@ from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.errors import (
     EmbedderError,
     FingerprintError,
-    OtherSettings,
     RagError,
     RagUsageError,
     StoreError,
@@ -134,9 +133,19 @@ def test_a_note_does_not_wipe_the_fingerprint(tmp_path: Path) -> None:
 )
 def test_a_collection_of_another_make_is_refused(tmp_path: Path, other: Fingerprint) -> None:
     ChunkStore(settings(tmp_path), MAKE).close()
-    with pytest.raises(OtherSettings, match="kvswarm rag index --rebuild"):
+    with pytest.raises(FingerprintError, match="kvswarm rag index --rebuild"):
         ChunkStore(settings(tmp_path), other)
-    ChunkStore(settings(tmp_path), other, rebuild=True).close()
+    ChunkStore(settings(tmp_path, rebuild=True), other).close()
+
+
+def test_only_what_another_make_left_is_renewed(tmp_path: Path) -> None:
+    held = []
+    for at, fingerprint in enumerate((MAKE, MAKE, replace(MAKE, dim=4))):
+        store = ChunkStore(settings(tmp_path, renew=True), fingerprint)
+        store.write([row(at)], np.ones((1, fingerprint.dim), np.float32))
+        held.append((store.dropped, len(store.row_ids())))
+        store.close()
+    assert held == [(False, 1), (False, 2), (True, 1)]
 
 
 def test_a_library_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -144,9 +153,9 @@ def test_a_library_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) 
     earlier = replace(MAKE, embedder="hashing+adapter", schema=3)
     ChunkStore(Settings(tmp_path), earlier).close()
     said = "'default' was made by another version of kvswarm: choose .* --rebuild$"
-    with pytest.raises(OtherSettings, match=said):
+    with pytest.raises(FingerprintError, match=said):
         ChunkStore(Settings(tmp_path), MAKE)
-    ChunkStore(Settings(tmp_path), MAKE, rebuild=True).close()
+    ChunkStore(Settings(tmp_path, rebuild=True), MAKE).close()
     ChunkStore(Settings(tmp_path), MAKE).close()
 
 
@@ -156,11 +165,9 @@ def test_collections_of_others_are_refused(tmp_path: Path) -> None:
     client.create_collection("theirs", embedding_function=None)
     note = {"kvswarm_fingerprint": MAKE.as_json()}
     client.create_collection("euclid", metadata=note, embedding_function=None)
-    for rebuild in (False, True):
-        with pytest.raises(FingerprintError, match="not made by kvswarm") as refused:
-            ChunkStore(settings(tmp_path, collection="theirs"), MAKE, rebuild)
-        # What --renew drops is of this kind alone.
-        assert not isinstance(refused.value, OtherSettings)
+    for how in ({}, {"rebuild": True}, {"renew": True}):
+        with pytest.raises(FingerprintError, match="not made by kvswarm"):
+            ChunkStore(settings(tmp_path, collection="theirs", **how), MAKE)
     assert "theirs" in {each.name for each in client.list_collections()}
     with pytest.raises(FingerprintError, match="measures by l2, not cosine"):
         ChunkStore(settings(tmp_path, collection="euclid"), MAKE)
