@@ -204,6 +204,17 @@ def test_a_server_that_is_no_chroma(tmp_path: Path, reply: bytes) -> None:
     assert said.isprintable()
 
 
+@pytest.mark.parametrize("host", ["[::1]", "http-store"])
+def test_chromas_client_asks_the_host_and_port_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    found, asked = socket.getaddrinfo, list[bytes]()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *more: found("127.0.0.1", *more))
+    with raw_host(http(200, "{}"), asked) as url, pytest.raises(StoreError):
+        ChunkStore(settings(tmp_path, chroma_url=url.replace("127.0.0.1", host)), MAKE)
+    assert any(b"/api/v2/auth/identity" in each for each in asked)
+
+
 def test_a_server_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chroma_module, "_ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
