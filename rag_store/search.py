@@ -11,16 +11,7 @@ from rag_store.documents import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something
-from rag_store.ranking import (
-    BM25_WEIGHT,
-    NEAREST_ROWS,
-    Nearest,
-    Ranking,
-    RowScores,
-    Snapshot,
-    rank,
-    score_rows,
-)
+from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Snapshot, rank, score_rows
 from rag_store.settings import Settings
 from rag_store.store import Entry
 from rag_store.terms import terms
@@ -178,7 +169,7 @@ def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours
     begun_s = time.perf_counter()
     cosines = snapshot.vectors @ vector
     exact_s = time.perf_counter()
-    row_ids, _ = nearest(vector, NEAREST_ROWS)
+    row_ids, _ = nearest(vector)
     hnsw_s = time.perf_counter()
     wanted = min(_RECALL_AT, len(cosines))
     tenth = np.sort(cosines)[-wanted]

@@ -26,6 +26,7 @@ from rag_store.state_files import WordStates
 # Chroma refuses more than 5461 rows at once.
 BATCH_ROWS = 4096
 _BATCH_DOCUMENTS = 256
+_NEAREST_ROWS = 400
 # Longer than any process takes from cutting a document to storing the last of its rows.
 ABANDONED_NS = 3600 * 10**9
 # Chroma's own choices lose half of the true neighbours among 10,000; ef_search is read only when
@@ -181,7 +182,7 @@ def sort_out(rows: Iterable[tuple[Row, Vectors]]) -> tuple[dict[str, Entry], lis
 class ChunkStore:
     """One collection. Safe to call from several threads; every call may block on the disk.
 
-    `read_only` says that what is written is lost, `dropped` that something of ours was there.
+    `read_only` says that what is written is lost, `dropped` that an earlier collection was.
     """
 
     def __init__(self, settings: Settings, fingerprint: Fingerprint) -> None:
@@ -257,11 +258,11 @@ class ChunkStore:
         for where in _of_documents(doc_ids):
             yield from self._page(where=where)
 
-    def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, vector: Vectors) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Ids of the rows nearest to the vector, [dim], and their cosines. Raises StoreError."""
         with _translated("cannot search"):
             found = self._collection.query(
-                query_embeddings=[vector], n_results=count, include=["distances"]
+                query_embeddings=[vector], n_results=_NEAREST_ROWS, include=["distances"]
             )
         return found["ids"][0], 1 - np.asarray(found["distances"][0], np.float32)
 

@@ -17,7 +17,6 @@ from rag_store.library import Library
 from rag_store.service.body import Body, document_of, read_body, shown, usable_text
 from rag_store.service.metrics import Metrics
 from rag_store.service.refusal import Gate, Refusal, invalid, or_refusal, refusal_of
-from rag_store.store import Entry
 
 Shape = Callable[[Label], dict[str, Any]]
 
@@ -147,7 +146,10 @@ class Handlers:
         rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
         held = [entry for entry in map(library.entry, rest[:limit]) if entry]
         size = asdict(library.size)
-        data = await asyncio.to_thread(_digests, held)
+        names = ("doc_id", "title", "text_digest")  # the last takes long where it is asked first
+        data = await asyncio.to_thread(
+            lambda: [{name: getattr(each, name) for name in names} for each in held]
+        )
         return _listed(data, has_more=len(rest) > limit, **size)
 
     async def get(self, request: web.Request) -> web.Response:
@@ -228,12 +230,6 @@ def _check_served(body: Body, field: str, served: str, code: str) -> None:
     if wanted not in (None, served):
         message = f"the {field} {shown(wanted)} is not served here, only {served!a}"
         raise Refusal(404, message, code, field)
-
-
-def _digests(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Blocks where a text's digest was not asked for before."""
-    names = ("doc_id", "title", "text_digest")
-    return [{name: getattr(each, name) for name in names} for each in entries]
 
 
 def _document(item: object, param: str, seen: set[str]) -> Document:

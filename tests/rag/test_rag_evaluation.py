@@ -151,7 +151,7 @@ def test_recall_is_the_share_of_the_ten_nearest_and_ties_count() -> None:
 
     def recall(*rows: int) -> float:
         found = [f"r{row}" for row in rows], np.zeros(len(rows), np.float32)
-        nearest = cast(Any, lambda vector, count: found)
+        nearest = cast(Any, lambda vector: found)
         return compare(cast(Any, snapshot), nearest, np.array([1, 0], np.float32)).recall
 
     assert recall(30, *range(9)) == 1, "rows 0 to 8, and 30, which is as near as row 0"

@@ -169,9 +169,9 @@ def test_the_approximate_search_gives_the_exact_order() -> None:
     snapshot = snapshot_of({f"d{at}": f"text number {at} about w{at % 7}" for at in range(60)})
     query, words = HashingEmbedder(64).embed(["number 33 about w5"])[0], terms("number 33 about w5")
 
-    def nearest(vector: np.ndarray, count: int) -> tuple[list[str], np.ndarray]:
+    def nearest(vector: np.ndarray) -> tuple[list[str], np.ndarray]:
         cosines = snapshot.vectors @ vector
-        order = np.argsort(-cosines)[:count]
+        order = np.argsort(-cosines)
         return [snapshot.rows[at].row_id for at in order] + ["gone"], np.append(cosines[order], 1.0)
 
     exact = rank(snapshot, query, score_rows(snapshot, query, words, None), "hybrid")
