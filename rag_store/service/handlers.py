@@ -41,7 +41,7 @@ class Handlers:
         self.limits = limits
         self.queries = Gate(limits.queue)
         self.changes = Gate(limits.changes)
-        self.counted = Metrics(self._size, lambda: self.queries.inside)
+        self.metrics = Metrics(self._size, lambda: self.queries.inside)
         self.opened: Library | None = None
 
     @property
@@ -113,7 +113,7 @@ class Handlers:
         results: list[Label | Refusal] = []
         for each in checked:
             result = each if isinstance(each, Refusal) else next(found)
-            self.counted.label(result if isinstance(result, Label) else None)
+            self.metrics.label(result if isinstance(result, Label) else None)
             results.append(refusal_of(result) if isinstance(result, RagError) else result)
         return results
 
@@ -206,9 +206,9 @@ class Handlers:
         }
         return web.json_response(told)
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def exposition(self, request: web.Request) -> web.Response:
         """Prometheus' text."""
-        page, headers = self.counted.page(), {"Content-Type": CONTENT_TYPE_LATEST}
+        page, headers = self.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
         return web.Response(body=page, headers=headers)
 
 

@@ -37,22 +37,22 @@ class ServerOptions:
     prune: bool = False
 
 
-def make_app(answer: Handlers, loopback: bool = True) -> web.Application:
+def make_app(handlers: Handlers, loopback: bool = True) -> web.Application:
     """All routes of the service; with `loopback` it is to be called by such names alone."""
     app = web.Application(
-        middlewares=[answer.counted.counting, refusing, guarded(loopback)],
-        client_max_size=answer.limits.body_bytes,
+        middlewares=[handlers.metrics.counting, refusing, guarded(loopback)],
+        client_max_size=handlers.limits.body_bytes,
     )
-    app.router.add_post("/v1/label", answer.label)
-    app.router.add_post("/v1/retrieve", answer.retrieve)
-    app.router.add_post("/v1/embeddings", answer.embed)
-    app.router.add_post("/v1/documents", answer.put)
-    app.router.add_get("/v1/documents", answer.list_all)
-    app.router.add_get("/v1/documents/{doc_id:.+}", answer.get)
-    app.router.add_delete("/v1/documents/{doc_id:.+}", answer.delete)
-    app.router.add_get("/health", answer.health)
-    app.router.add_get("/ready", answer.ready)
-    app.router.add_get("/metrics", answer.metrics)
+    app.router.add_post("/v1/label", handlers.label)
+    app.router.add_post("/v1/retrieve", handlers.retrieve)
+    app.router.add_post("/v1/embeddings", handlers.embed)
+    app.router.add_post("/v1/documents", handlers.put)
+    app.router.add_get("/v1/documents", handlers.list_all)
+    app.router.add_get("/v1/documents/{doc_id:.+}", handlers.get)
+    app.router.add_delete("/v1/documents/{doc_id:.+}", handlers.delete)
+    app.router.add_get("/health", handlers.health)
+    app.router.add_get("/ready", handlers.ready)
+    app.router.add_get("/metrics", handlers.exposition)
     return app
 
 
@@ -63,13 +63,13 @@ async def serve(
 
     Raises RagUsageError where the address is taken, and as `open_library` and `Library.ingest`.
     """
-    answer = Handlers(options.limits)
-    app = make_app(answer, is_loopback(options.bind))
+    handlers = Handlers(options.limits)
+    app = make_app(handlers, is_loopback(options.bind))
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=options.drain_s, handle_signals=False
     )
     await runner.setup()
-    lag = asyncio.create_task(answer.counted.watch_loop())
+    lag = asyncio.create_task(handlers.metrics.watch_loop())
     try:
         with _stop_signal(options.drain_s) as stop:
             url = await _listen(runner, options)
@@ -78,7 +78,7 @@ async def serve(
                     await _fill(library, options, stop)
                 await library.prepare()
                 if not stop.is_set():
-                    answer.opened = library
+                    handlers.opened = library
                     announce(url, library)
                 await stop.wait()
                 # Before the library closes: requests in flight still need it.
