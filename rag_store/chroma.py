@@ -29,10 +29,11 @@ def open_client(chroma_url: str, path: Path) -> Any:
     quiet = ChromaSettings(anonymized_telemetry=False)
     if not chroma_url:
         return chromadb.PersistentClient(str(path), quiet)
-    host, port, secure = _address(chroma_url)
+    url = _with_port(chroma_url)
     try:
         require_answer(chroma_url)
-        client: Any = chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
+        # A host alone would lose the brackets of IPv6, and its port where it begins with http.
+        client: Any = chromadb.HttpClient(url, settings=quiet)
         with suppress(AttributeError):  # else it waits for ever
             client._server._session.timeout = _WORK_S
         return client
@@ -47,9 +48,7 @@ def open_client(chroma_url: str, path: Path) -> Any:
 def require_answer(chroma_url: str) -> None:
     """Ask a server for its heartbeat. Raises what urllib does where none comes in time."""
     # Chroma's client waits for ever for a server that takes connections and says nothing.
-    host, port, secure = _address(chroma_url)
-    scheme, name = "https" if secure else "http", f"[{host}]" if ":" in host else host
-    urlopen(f"{scheme}://{name}:{port}/api/v2/heartbeat", timeout=_ANSWER_S).close()
+    urlopen(f"{_with_port(chroma_url)}/api/v2/heartbeat", timeout=_ANSWER_S).close()
 
 
 def reason_of(error: Exception) -> str:
@@ -58,10 +57,10 @@ def reason_of(error: Exception) -> str:
     return line_of(str(said).strip().split("\n")[0]) or type(error).__name__
 
 
-def _address(chroma_url: str) -> tuple[str, int, bool]:
+def _with_port(chroma_url: str) -> str:
     url = parsed_url(chroma_url, "--chroma-url", instead="give http://host:port")
-    secure = url.scheme == "https"
-    return url.hostname or "", url.port or (443 if secure else 8000), secure
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    return f"{url.scheme}://{host}:{url.port or (443 if url.scheme == 'https' else 8000)}"
 
 
 def open_folder(folder: Path, create: bool, held: ExitStack) -> tuple[Path, bool]:

@@ -13,10 +13,10 @@ import numpy as np
 
 from rag_store.documents import Chunker, Document, sha256_32
 from rag_store.embedders.protocol import Embedder, Embedding, States
-from rag_store.embedders.queue import concerns_a_text, embed_each
-from rag_store.errors import RagError, RagUsageError
+from rag_store.embedders.queue import embed_each
+from rag_store.errors import OF_A_TEXT, RagError, RagUsageError
 from rag_store.ranking import Snapshot
-from rag_store.readers.files import check_text
+from rag_store.readers.formats import check_text
 from rag_store.settings import Fingerprint, Settings
 from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Entry, Row, sort_out
@@ -47,14 +47,14 @@ class Size:
 class DocumentIndex:
     """The store, and the entries that it gives, in memory."""
 
-    def __init__(self, settings: Settings, embedder: Embedder, rebuild: bool) -> None:
+    def __init__(self, settings: Settings, embedder: Embedder) -> None:
         """Read the collection; nothing in it is changed."""
         identity = embedder.identity
         self.fingerprint = Fingerprint.of(identity, settings.chunker)
-        self.store = ChunkStore(settings, self.fingerprint, rebuild)
+        self.store = ChunkStore(settings, self.fingerprint)
         files = (settings.path, settings.collection, self.fingerprint, self.store.read_only)
         states = StateFiles(*files) if identity.states else None
-        if states is not None and rebuild:
+        if states is not None and self.store.dropped:
             states.drop_others()
         self.writer = Writer(self.store, states, embedder, settings.chunker)
         self._unsound: set[str] | None = None
@@ -117,11 +117,11 @@ class DocumentIndex:
     def _read(self) -> dict[str, Entry]:
         """The whole documents by id; which others have rows is kept in mind."""
         row_ids = self.store.row_ids()
-        found, _ = sort_out(self.store.pages(row_ids))
+        found, _ = sort_out(self.store.rows(row_ids))
         sound = {row_id for entry in found.values() for row_id in entry.row_ids}
         self._unsound = {Row.doc_id_of(row_id) for row_id in row_ids if row_id not in sound}
-        # Another process may have changed them while the pages were read.
-        again, _ = sort_out(self.store.pages_of(sorted(self._unsound)))
+        # Another process may have changed them while the rows were read.
+        again, _ = sort_out(self.store.rows_of(sorted(self._unsound)))
         return {key: each for key, each in found.items() if key not in self._unsound} | again
 
     def _clean(self) -> None:
@@ -131,7 +131,7 @@ class DocumentIndex:
         """
         if self._unsound is None:
             return
-        _, strays = sort_out(self.store.pages_of(sorted(self._unsound)))
+        _, strays = sort_out(self.store.rows_of(sorted(self._unsound)))
         self.store.delete_strays(strays)
         if self.writer.states is not None:
             self.writer.states.keep_only({entry.digest for entry in self.entries.values()})
@@ -210,9 +210,8 @@ class Writer:
         return replace(entry, states=kept)
 
     def _rows(self, document: Document) -> tuple[Row, ...]:
-        chunks, asked = self.chunker.cut(document.text), document.questions
-        texts = [(each.start, each.text, False) for each in chunks]
-        texts += [(0, question, True) for question in asked]
+        texts = [(each.start, each.text, False) for each in self.chunker.cut(document.text)]
+        texts += [(0, question, True) for question in document.questions]
         fixed, now_ns = (document.doc_id, document.title, document.digest), time.time_ns()
         return tuple(
             Row(*fixed, at, len(texts), start, text, now_ns, is_question)
@@ -267,7 +266,7 @@ class Writer:
         for (doc_id, _), each in zip(texts, made, strict=True):
             if not isinstance(each, RagError):
                 yield each
-            elif concerns_a_text(each):
+            elif isinstance(each, OF_A_TEXT):
                 raise type(each)(f"document {doc_id!r}: {each}") from each
             else:
                 raise each

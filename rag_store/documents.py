@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rag_store.errors import RagUsageError
 from rag_store.terms import UNSPACED
 
 # NUL and its like, and halves of surrogate pairs: they break UTF-8, terminals and databases.
@@ -88,7 +89,6 @@ class Query:
 class Chunk:
     """A slice of a document: `text` is the document's text from character `start` on."""
 
-    ordinal: int
     start: int
     text: str
 
@@ -106,7 +106,10 @@ class Chunker:
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap_tokens < self.size_tokens:
-            raise ValueError("overlap_tokens must be at least 0 and below size_tokens")
+            raise RagUsageError(
+                f"--overlap-tokens is {self.overlap_tokens}: give at least 0 and less than"
+                f" --chunk-tokens, {self.size_tokens}"
+            )
 
     def cut(self, text: str) -> tuple[Chunk, ...]:
         """The chunks of the text, at least one."""
@@ -117,7 +120,7 @@ class Chunker:
             last = max(bisect_right(before, before[first] + self.size_tokens) - 1, first + 1)
             done = last >= len(starts)
             begin, stop = starts[first], len(text) if done else starts[last]
-            chunks.append(Chunk(len(chunks), begin, text[begin:stop]))
+            chunks.append(Chunk(begin, text[begin:stop]))
             if done:
                 return tuple(chunks)
             first = max(bisect_left(before, before[last] - self.overlap_tokens), first + 1)
@@ -134,17 +137,15 @@ def _measure(text: str) -> tuple[list[int], list[int]]:
     return starts, [0, *tokens]
 
 
-def sentences(text: str) -> tuple[Chunk, ...]:
+def sentences(text: str) -> tuple[str, ...]:
     """The text's sentences in order, without the white space around them, none of them empty."""
-    found: list[Chunk] = []
+    found: list[str] = []
     begin = 0
     for stop in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
         sentence = text[begin:stop]
         is_long = len(sentence) > _SENTENCE_LETTERS
-        parts = Chunker(_SENTENCE_TOKENS, 0).cut(sentence) if is_long else [Chunk(0, 0, sentence)]
-        for part in parts:
-            if said := part.text.strip():
-                found.append(Chunk(len(found), begin + part.start, said))
+        parts = Chunker(_SENTENCE_TOKENS, 0).cut(sentence) if is_long else [Chunk(0, sentence)]
+        found += filter(None, (part.text.strip() for part in parts))
         begin = stop
     return tuple(found)
 

@@ -25,10 +25,6 @@ class FingerprintError(RagUsageError):
     """The stored collection does not fit the settings."""
 
 
-class OtherSettings(FingerprintError):
-    """The stored collection is one of ours, made with another embedder, chunking or schema."""
-
-
 class RerankerError(RagError):
     """The model that reads what was found cannot be reached, or gives no scores."""
 
@@ -55,3 +51,5 @@ class StoreError(RagError):
 
 REFUSALS = (QueryError, EmbedderRefusal, RerankerRefusal)
 """What is wrong with one query; the others may still be labelled."""
+OF_A_TEXT = (EmbedderRefusal, VectorError)
+"""Other texts may fare better; not so where an embedder is away or out of order."""

@@ -20,8 +20,8 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A share of `count` queries, with Wilson's 95 % interval."""
+class QueryEstimate:
+    """A share or a mean of `count` queries, with its 95 % interval; all zero of none."""
 
     value: float
     low: float
@@ -29,33 +29,26 @@ class Share:
     count: int
 
     @classmethod
-    def of(cls, hits: Sequence[bool]) -> "Share":
-        """The share of true ones; all zero without any."""
+    def share(cls, hits: Sequence[bool]) -> "QueryEstimate":
+        """The share of true ones, with Wilson's interval."""
         if not (count := len(hits)):
             return cls(0.0, 0.0, 0.0, 0)
         interval = binomtest(sum(hits), count).proportion_ci(method="wilson")
         return cls(sum(hits) / count, float(interval.low), float(interval.high), count)
 
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean over queries, with the 95 % interval of resampled means."""
-
-    value: float
-    low: float
-    high: float
-
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Mean":
-        """Zero of none; equal values give equal intervals (Efron, Annals of Statistics 1979)."""
+    def mean(cls, values: Sequence[float]) -> "QueryEstimate":
+        """The mean, with the interval of resampled means (Efron, Annals of Statistics 1979)."""
+        count = len(values)
+        mean = sum(values) / count if count else 0.0
         if len(set(values)) < 2:
-            return cls(*[_mean(values)] * 3)
+            return cls(mean, mean, mean, count)
         # All resamples at once would not fit into memory.
-        batch = max(1, _BLOCK // len(values))
+        batch = max(1, _BLOCK // count)
         found = bootstrap(
             (values,), np.mean, n_resamples=_RESAMPLES, batch=batch, method="percentile", rng=1
         ).confidence_interval
-        return cls(_mean(values), float(found.low), float(found.high))
+        return cls(mean, float(found.low), float(found.high), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +117,20 @@ class Evaluation:
     answerable: tuple[Outcome, ...]
     unanswerable: tuple[Outcome, ...]
 
-    def top(self, count: int) -> Share:
+    def top(self, count: int) -> QueryEstimate:
         """How often a true document is among the first `count`, which is at most 10."""
-        return Share.of([(each.rank or _CUTOFF + 1) <= count for each in self.answerable])
+        hits = [(each.rank or _CUTOFF + 1) <= count for each in self.answerable]
+        return QueryEstimate.share(hits)
 
     @property
-    def mrr(self) -> Mean:
+    def mrr(self) -> QueryEstimate:
         """Mean reciprocal rank of the first true document, counting the first 10."""
-        return Mean.of([1 / each.rank if each.rank else 0.0 for each in self.answerable])
+        return QueryEstimate.mean([1 / each.rank if each.rank else 0.0 for each in self.answerable])
 
     @property
-    def ndcg(self) -> Mean:
+    def ndcg(self) -> QueryEstimate:
         """Normalised discounted cumulative gain of the first 10, with gains of 0 and 1."""
-        return Mean.of([_ndcg(each) for each in self.answerable])
+        return QueryEstimate.mean([_ndcg(each) for each in self.answerable])
 
     def against(self, other: "Evaluation") -> Paired:
         """Which label is right where the other's is not; both of the same queries in order."""
@@ -145,34 +139,35 @@ class Evaluation:
         )
 
     @property
-    def by_kind(self) -> dict[str, Share]:
+    def by_kind(self) -> dict[str, QueryEstimate]:
         """Top-1 of each kind of question, for those that have one."""
         return _shares([(each.query.kind, each.right) for each in self.answerable])
 
     @property
-    def by_document(self) -> dict[str, Share]:
+    def by_document(self) -> dict[str, QueryEstimate]:
         """Top-1 of each document that is asked for."""
         return _shares([(each.query.doc_ids[0], each.right) for each in self.answerable])
 
-    def refused(self, threshold: float) -> Share:
+    def refused(self, threshold: float) -> QueryEstimate:
         """How many of the unanswerable queries are refused with the threshold."""
-        return Share.of([each.refused(threshold) for each in self.unanswerable])
+        return QueryEstimate.share([each.refused(threshold) for each in self.unanswerable])
 
-    def refused_by_kind(self, threshold: float) -> dict[str, Share]:
+    def refused_by_kind(self, threshold: float) -> dict[str, QueryEstimate]:
         """The same for each kind of them."""
         return _shares([(each.query.kind, each.refused(threshold)) for each in self.unanswerable])
 
     @property
-    def agreeing(self) -> tuple[Share, Share]:
+    def agreeing(self) -> tuple[QueryEstimate, QueryEstimate]:
         """How often dense and lexical agree, and how often the label is right when they do."""
+        agree = [each.label.agree for each in self.answerable]
         right = [each.right for each in self.answerable if each.label.agree]
-        return Share.of([each.label.agree for each in self.answerable]), Share.of(right)
+        return QueryEstimate.share(agree), QueryEstimate.share(right)
 
     def at_threshold(self, threshold: float) -> OperatingPoint:
         kept = [each for each in self.answerable if not each.refused(threshold)]
         share = len(kept) / len(self.answerable) if self.answerable else 0.0
-        right = _mean([float(each.right) for each in kept])
-        return OperatingPoint(threshold, share, right, self.refused(threshold).value)
+        right = QueryEstimate.share([each.right for each in kept])
+        return OperatingPoint(threshold, share, right.value, self.refused(threshold).value)
 
     def keeping(self, share: float) -> OperatingPoint:
         """The highest threshold that keeps at least this share of the answerable queries."""
@@ -197,15 +192,15 @@ class Evaluation:
         )
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def latency_ms(self) -> dict[str, dict[int, float]]:
+    def latency_ms(self) -> dict[str, dict[str, float]]:
         """For each of STAGES its percentiles over all queries."""
         timings = [each.label.timings for each in (*self.answerable, *self.unanswerable)]
         return {stage: percentiles([getattr(each, stage) for each in timings]) for stage in STAGES}
 
 
-def percentiles(values: Sequence[float]) -> dict[int, float]:
-    """Those of PERCENTILES; zeros of nothing."""
-    return {at: float(np.percentile(values or [0.0], at)) for at in PERCENTILES}
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Those of PERCENTILES, as `p50`; zeros of nothing."""
+    return {f"p{at}": float(np.percentile(values or [0.0], at)) for at in PERCENTILES}
 
 
 async def evaluate(
@@ -222,10 +217,10 @@ async def evaluate(
     )
 
 
-def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, Share]:
+def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, QueryEstimate]:
     """A share for each name but the empty one, sorted by name."""
     names = sorted({name for name, _ in hits} - {""})
-    return {name: Share.of([hit for of, hit in hits if of == name]) for name in names}
+    return {name: QueryEstimate.share([hit for of, hit in hits if of == name]) for name in names}
 
 
 def _ndcg(outcome: Outcome) -> float:
@@ -233,7 +228,3 @@ def _ndcg(outcome: Outcome) -> float:
     gains = [1 / math.log2(at + 1) for at, doc_id in enumerate(outcome.ranked, 1) if doc_id in gold]
     best = sum(1 / math.log2(at + 1) for at in range(1, min(len(gold), _CUTOFF) + 1))
     return sum(gains) / best
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

@@ -80,11 +80,6 @@ class Label:
         told["timings"]["total_ms"] = self.timings.total_ms
         return told
 
-    @property
-    def best(self) -> Candidate | None:
-        """The best candidate, refused or not; None for an empty library."""
-        return self.candidates[0] if self.candidates else None
-
 
 @dataclass(frozen=True, slots=True)
 class Threshold:

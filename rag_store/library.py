@@ -5,10 +5,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from rag_store.document_index import DocumentIndex, IngestReport, Progress, Size
@@ -19,7 +18,7 @@ from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
 from rag_store.label import KEEP, SHIPPED, Label, Threshold, fit
 from rag_store.reranker import Reranker, open_reranker
-from rag_store.search import Answer, Found, Neighbours, Searcher, compare
+from rag_store.search import Answer, Neighbours, Searcher, compare
 from rag_store.settings import HYBRID, Settings
 from rag_store.store import Entry
 
@@ -27,10 +26,8 @@ Result = TypeVar("Result")
 
 
 @asynccontextmanager
-async def open_library(
-    settings: Settings, rebuild: bool = False, refit: bool = False
-) -> AsyncIterator["Library"]:
-    """Load the embedder and open the collection; takes seconds. `rebuild` drops what it holds.
+async def open_library(settings: Settings, refit: bool = False) -> AsyncIterator["Library"]:
+    """Load the embedder and open the collection; takes seconds.
 
     `refit` leaves out the threshold that was fitted: another will be. Raises RagUsageError,
     FingerprintError, EmbedderError and StoreError.
@@ -44,7 +41,7 @@ async def open_library(
     ):
         embedder = await loop.run_in_executor(embedding, open_embedder, settings.embedder)
         lent = LentEmbedder(embedder, embedding)
-        index = await loop.run_in_executor(searching, DocumentIndex, settings, lent, rebuild)
+        index = await loop.run_in_executor(searching, DocumentIndex, settings, lent)
         queue = EmbeddingQueue(embedder, embedding, kept_texts=settings.kept_queries)
         try:
             # A change that nobody awaits any more ends before its folder is unlocked.
@@ -74,29 +71,23 @@ async def filled_library(settings: Settings, refit: bool = False) -> AsyncIterat
         yield library
 
 
+@dataclass(eq=False)
 class Library:
     """Use `open_library`. Changes are made one after another, labels at any time."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        index: DocumentIndex,
-        queue: EmbeddingQueue,
-        changing: ThreadPoolExecutor,
-        searching: ThreadPoolExecutor,
-        reranker: Reranker | None,
-    ) -> None:
-        self.settings = settings
-        self.fingerprint = index.fingerprint
-        self._index = index
-        self._queue = queue
-        self._changes = changing
-        self._searching = searching
-        self._reranker = reranker
+    settings: Settings
+    _index: DocumentIndex
+    _queue: EmbeddingQueue
+    _changes: ThreadPoolExecutor
+    _searching: ThreadPoolExecutor
+    _reranker: Reranker | None
+
+    def __post_init__(self) -> None:
+        self.fingerprint = self._index.fingerprint
         self._changing = asyncio.Lock()
         # Scores of vectors or of words alone are other quantities than those of both.
-        is_hybrid = settings.retriever == HYBRID
-        self._note = "threshold" if is_hybrid else f"threshold-{settings.retriever}"
+        is_hybrid = self.settings.retriever == HYBRID
+        self._note = "threshold" if is_hybrid else f"threshold-{self.settings.retriever}"
         embedder = self.fingerprint.embedder if is_hybrid else ""
         self.threshold = SHIPPED.get(embedder, Threshold(0.0))
 
@@ -184,12 +175,12 @@ class Library:
 
     async def label_many(self, texts: Sequence[str]) -> list[Label | RagError]:
         """One label or error for each query, in order; they share forward passes."""
-        found = await asyncio.gather(*map(self.explain, texts), return_exceptions=True)
+        found = await asyncio.gather(*map(self.label, texts), return_exceptions=True)
         labels: list[Label | RagError] = []
         for each in found:
-            if isinstance(each, BaseException) and not isinstance(each, RagError):
+            if not isinstance(each, Label | RagError):
                 raise each
-            labels.append(each if isinstance(each, RagError) else each.label)
+            labels.append(each)
         return labels
 
     async def explain(self, text: str) -> Answer:
@@ -197,14 +188,12 @@ class Library:
         query = self._checked(text)
         embedded = await self._queue.embed(query)
         since_s = time.perf_counter()
-        if self._reranker is None:
-            return await self._in_thread(lambda: self._find(query, embedded, since_s).answer())
-        found, passages, begun_s = await self._in_thread(self._read, query, embedded, since_s)
-        if passages:
-            relevances = await self._reranker.relevances(query, passages)
-            found = found.reranked(relevances, _ms_since(begun_s))
-        since_s = time.perf_counter()
-        return await self._in_thread(lambda: found.waited(_ms_since(since_s)).answer())
+        answer = await self._in_thread(self._find, query, embedded, since_s)
+        if self._reranker is not None and answer.passages:
+            begun_s = time.perf_counter()
+            relevances = await self._reranker.relevances(query, answer.passages)
+            answer = answer.reranked(relevances, _ms_since(begun_s))
+        return answer
 
     async def ask(self, query: Query) -> Answer:
         """`explain`, where one of REFUSALS names the question. Raises as `label`."""
@@ -215,15 +204,14 @@ class Library:
 
     async def neighbours(self, text: str) -> Neighbours:
         """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
-        vector = (await self.embed([self._checked(text)]))[0]
+        [vector] = await self.embed([self._checked(text)])
         nearest = self._index.store.nearest
         return await self._in_thread(compare, self._index.snapshot(), nearest, vector)
 
-    async def embed(self, texts: Sequence[str]) -> Vectors:
-        """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
-        found = await self._queue.embed_many(texts)
-        vectors = [each.embedding.vector for each in found]
-        return np.array(vectors, np.float32).reshape(-1, self.fingerprint.dim)
+    async def embed(self, texts: Sequence[str]) -> list[Vectors]:
+        """The texts' vectors of unit length, shape [dim], in order. Raises EmbedderError."""
+        found = await asyncio.gather(*map(self._queue.embed, texts))
+        return [each.embedding.vector for each in found]
 
     async def fit_threshold(
         self, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float = KEEP
@@ -243,20 +231,12 @@ class Library:
         self.threshold = fitted
         return fitted
 
-    def _find(self, query: str, embedded: Embedded, since_s: float) -> Found:
+    def _find(self, query: str, embedded: Embedded, since_s: float) -> Answer:
         snapshot = self._index.snapshot()
         large = len(snapshot.rows) > self.settings.exact_chunks
         nearest = self._index.store.nearest if large else None
         searcher = Searcher(snapshot, self.settings, self.threshold, nearest)
         return searcher.find(query, embedded, _ms_since(since_s))
-
-    def _read(
-        self, query: str, embedded: Embedded, since_s: float
-    ) -> tuple[Found, list[str], float]:
-        """What was found, and what the reranker reads of it, made from the time given last on."""
-        found = self._find(query, embedded, since_s)
-        begun_s = time.perf_counter()
-        return found, found.passages(), begun_s
 
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):

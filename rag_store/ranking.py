@@ -25,9 +25,8 @@ from rag_store.terms import pieces, terms
 
 Indices = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
-Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
+Nearest = Callable[[Vectors], tuple[Sequence[str], Scores]]
 
-NEAREST_ROWS = 400
 BM25_WEIGHT = 0.5
 """Chosen on two collections, an FAQ and mixed texts: more loses the one, less the other."""
 _SENTENCES_EACH = 12
@@ -158,7 +157,7 @@ def score_rows(
     if nearest is None:
         return RowScores(snapshot.vectors @ query.vector, bm25, most)
     cosines = np.full(len(snapshot.rows), _NOT_COMPARED, np.float32)
-    for row_id, cosine in zip(*nearest(query.vector, NEAREST_ROWS), strict=True):
+    for row_id, cosine in zip(*nearest(query.vector), strict=True):
         # A row that was added after the snapshot was taken is not in it.
         if row_id in snapshot.row_of_id:
             cosines[snapshot.row_of_id[row_id]] = cosine

@@ -11,16 +11,7 @@ from rag_store.documents import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something
-from rag_store.ranking import (
-    BM25_WEIGHT,
-    NEAREST_ROWS,
-    Nearest,
-    Ranking,
-    RowScores,
-    Snapshot,
-    rank,
-    score_rows,
-)
+from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Snapshot, rank, score_rows
 from rag_store.settings import Settings
 from rag_store.store import Entry
 from rag_store.terms import terms
@@ -28,24 +19,6 @@ from rag_store.terms import terms
 _GAP = " … "
 _RECALL_AT = 10
 _SAME = 1e-5
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A term of the query, and its BM25 weight in the best candidate's chunk; 0 where absent."""
-
-    text: str
-    weight: float
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A label and its reasons: all candidates' ids, best first, the best one's chunk, the terms."""
-
-    label: Label
-    ranked: tuple[str, ...]
-    chunk_text: str
-    terms: tuple[Term, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +30,48 @@ class Searcher:
     threshold: Threshold
     nearest: Nearest | None = None
 
-    def find(self, query: str, embedded: Embedded, waited_ms: float = 0.0) -> "Found":
+    def find(self, query: str, embedded: Embedded, waited_ms: float = 0.0) -> "Answer":
         """The candidates of the query; `waited_ms` is added to its time in queues."""
         words, embedding = terms(query), embedded.embedding
         begun_s = time.perf_counter()
         scores = score_rows(self.snapshot, embedding, words, self.nearest)
         searched_s = time.perf_counter()
         ranking = rank(self.snapshot, embedding, scores, self.settings.retriever)
-        search_ms = (searched_s - begun_s) * 1000
-        fuse_ms = (time.perf_counter() - searched_s) * 1000
-        timings = Timings(embedded.queue_ms + waited_ms, embedded.embed_ms, search_ms, fuse_ms)
-        return Found(self, words, says_something(query), embedding, scores, ranking, timings)
+        fused_s = time.perf_counter()
+        passages = self._passages(embedding, scores, ranking)
+        rerank_ms = (time.perf_counter() - fused_s) * 1000 if passages else 0.0
+        search_ms, fuse_ms = (searched_s - begun_s) * 1000, (fused_s - searched_s) * 1000
+        queue_ms = embedded.queue_ms + waited_ms
+        timings = Timings(queue_ms, embedded.embed_ms, search_ms, fuse_ms, rerank_ms)
+        return Answer(self, words, says_something(query), ranking, timings, passages)
+
+    def _passages(self, query: Embedding, scores: RowScores, ranking: Ranking) -> list[str]:
+        spec, snapshot = self.settings.reranker, self.snapshot
+        if not spec.url:
+            return []
+        shares, first_rows = scores.bm25 / (scores.most or 1), snapshot.first_rows
+        found = ranking.documents[: spec.documents]
+        read = [(snapshot.entries[at], shares[first_rows[at] : first_rows[at + 1]]) for at in found]
+        return [excerpt(entry, query.vector, of, spec.chunks) for entry, of in read]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A query's candidates; `relevances` are of those, the first, that a reranker has read."""
+class Answer:
+    """A query's candidates and what they come to, without the scores of all rows: many may wait.
+
+    A reranker is to read `passages`, one of each of the first candidates; `relevances` are of those
+    that it has read.
+    """
 
     searcher: Searcher
     words: list[str]
     is_question: bool
-    embedding: Embedding
-    scores: RowScores
     ranking: Ranking
     timings: Timings
+    passages: list[str]
     relevances: tuple[float, ...] = ()
 
-    def passages(self) -> list[str]:
-        """What a reranker is to read: a text for each of the first candidates."""
-        spec, snapshot = self.searcher.settings.reranker, self.searcher.snapshot
-        shares, first_rows = self.scores.bm25 / (self.scores.most or 1), snapshot.first_rows
-        found = self.ranking.documents[: spec.documents]
-        read = [(snapshot.entries[at], shares[first_rows[at] : first_rows[at + 1]]) for at in found]
-        return [excerpt(entry, self.embedding.vector, of, spec.chunks) for entry, of in read]
-
-    def reranked(self, relevances: Sequence[float], rerank_ms: float) -> "Found":
+    def reranked(self, relevances: Sequence[float], asked_ms: float) -> "Answer":
         """The first candidates in the order of the relevance that each of them has."""
         order = np.arange(len(self.ranking.documents))
         first = np.argsort(-np.array(relevances), kind="stable")
@@ -99,26 +79,31 @@ class Found:
         return replace(
             self,
             ranking=self.ranking.reordered(order),
-            timings=replace(self.timings, rerank_ms=rerank_ms),
+            timings=replace(self.timings, rerank_ms=self.timings.rerank_ms + asked_ms),
             relevances=tuple(relevances[at] for at in first),
         )
 
-    def waited(self, more_ms: float) -> "Found":
-        """The same after another wait for a thread."""
-        queue_ms = self.timings.queue_ms + more_ms
-        return replace(self, timings=replace(self.timings, queue_ms=queue_ms))
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """The ids of all candidates, best first."""
+        return tuple(self.searcher.snapshot.entries[at].doc_id for at in self.ranking.documents)
 
-    def answer(self) -> Answer:
-        """The label, and its reasons."""
-        snapshot, words = self.searcher.snapshot, dict.fromkeys(self.words)
-        ranked = tuple(snapshot.entries[at].doc_id for at in self.ranking.documents)
-        if not ranked:
-            return Answer(self._label(), ranked, "", tuple(Term(word, 0.0) for word in words))
-        best = int(self.ranking.rows[0])
-        weighed = tuple(Term(word, snapshot.chunks.weight(word, best)) for word in words)
-        return Answer(self._label(), ranked, snapshot.rows[best].text, weighed)
+    @property
+    def chunk_text(self) -> str:
+        """The best candidate's chunk; empty without candidates."""
+        return self.searcher.snapshot.rows[self.ranking.rows[0]].text if self.ranked else ""
 
-    def _label(self) -> Label:
+    @property
+    def terms(self) -> dict[str, float]:
+        """The query's terms, with their BM25 weights in that chunk; 0 for those it has not."""
+        if not self.ranked:
+            return dict.fromkeys(self.words, 0.0)
+        chunks, best = self.searcher.snapshot.chunks, int(self.ranking.rows[0])
+        return {word: chunks.weight(word, best) for word in self.words}
+
+    @property
+    def label(self) -> Label:
+        """The best candidate's document, where its score is high enough, and all that is told."""
         threshold = self.searcher.threshold.threshold
         count = min(self.searcher.settings.candidates, len(self.ranking.documents))
         candidates = tuple(map(self._candidate, range(count)))
@@ -136,14 +121,13 @@ class Found:
         return Label(doc_id, score, threshold, margin, agree, candidates, self.timings)
 
     def _candidate(self, at: int) -> Candidate:
-        ranking, snapshot = self.ranking, self.searcher.snapshot
-        entry, row = snapshot.entries[ranking.documents[at]], snapshot.rows[ranking.rows[at]]
+        ranking, row = self.ranking, self.searcher.snapshot.rows[self.ranking.rows[at]]
         parts = ranking.scores, ranking.cosines, ranking.bm25
         score, cosine, bm25 = (float(each[at]) for each in parts)
         question = row.text if row.is_question else None
         relevance = self.relevances[at] if at < len(self.relevances) else None
         return Candidate(
-            entry.doc_id, entry.title, score, cosine, bm25, row.ordinal, question, relevance
+            row.doc_id, row.title, score, cosine, bm25, row.ordinal, question, relevance
         )
 
 
@@ -185,7 +169,7 @@ def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours
     begun_s = time.perf_counter()
     cosines = snapshot.vectors @ vector
     exact_s = time.perf_counter()
-    row_ids, _ = nearest(vector, NEAREST_ROWS)
+    row_ids, _ = nearest(vector)
     hnsw_s = time.perf_counter()
     wanted = min(_RECALL_AT, len(cosines))
     tenth = np.sort(cosines)[-wanted]

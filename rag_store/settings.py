@@ -8,7 +8,7 @@ from pathlib import Path
 from rag_store.documents import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.protocol import Identity
-from rag_store.errors import FingerprintError, OtherSettings, RagUsageError
+from rag_store.errors import FingerprintError, RagUsageError
 from rag_store.reranker import RerankerSpec
 
 SCHEMA = 5
@@ -27,7 +27,8 @@ class Settings:
     With `chroma_url` the chunks lie in a Chroma server, and in `path` only the word states. Up to
     `exact_chunks` chunks and questions every one is compared, above that Chroma's HNSW index is
     asked. The embeddings of the latest `kept_queries` texts are kept, so that asking again costs
-    none. Without `create` a folder or collection that is not there is refused, and not made.
+    none. Without `create` a folder or collection that is not there is refused, and not made. What a
+    collection holds is dropped with `rebuild`, and with `renew` where other settings made it.
     """
 
     path: Path = Path(".kvswarm/rag")
@@ -43,6 +44,8 @@ class Settings:
     kept_queries: int = 4096
     reranker: RerankerSpec = field(default_factory=RerankerSpec)
     create: bool = True
+    rebuild: bool = False
+    renew: bool = False
 
     def __post_init__(self) -> None:
         if self.retriever not in RETRIEVERS:
@@ -93,12 +96,11 @@ class Fingerprint:
         """One line of JSON, as kept in the collection's metadata."""
         return json.dumps(asdict(self), sort_keys=True)
 
-    def check(self, stored: object, collection: str) -> None:
-        """Raise OtherSettings for another make's `as_json`, FingerprintError for anything else."""
-        known = require_ours(stored, collection)
-        if known == self.as_json():
+    def check(self, stored: str, collection: str) -> None:
+        """Raise FingerprintError where a collection has another make's `as_json`."""
+        if stored == self.as_json():
             return
-        theirs = json.loads(known)
+        theirs = json.loads(stored)
         differences = ", ".join(
             f"{name} {_short(theirs.get(name))}, not {_short(value)}"
             for name, value in asdict(self).items()
@@ -107,7 +109,7 @@ class Fingerprint:
         other = f"with other settings ({differences}): use those,"
         if theirs.get("schema") != SCHEMA:
             other = "by another version of kvswarm:"
-        raise OtherSettings(
+        raise FingerprintError(
             f"the collection {collection!r} was made {other} choose another --collection,"
             " or make it anew with kvswarm rag index --rebuild"
         )

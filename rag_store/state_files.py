@@ -96,10 +96,13 @@ class StateFiles:
         self._path(digest).unlink(missing_ok=True)
 
     def keep_only(self, digests: Collection[str]) -> None:
-        """Remove the files of all other documents."""
+        """Remove the files of all other documents, and parts that nobody writes any more."""
         for path in self._folder.iterdir():
-            if _is_left_over(path) or (path.suffix == ".states" and path.stem not in digests):
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another service of the folder removed it
+                is_old = time.time() - path.stat().st_mtime > ABANDONED_S
+                is_other = path.suffix == ".states" and path.stem not in digests
+                if is_other or (path.suffix == ".partial" and is_old):
+                    path.unlink()
 
     def drop_others(self) -> None:
         """Remove the folders of the same collection under other fingerprints: it was made anew."""
@@ -141,11 +144,3 @@ def _mapped(file: BinaryIO, size: int) -> States:
 
 def _means(states: Sequence[States]) -> Vectors:
     return unit(np.stack([each.sum(axis=0, dtype=np.float32) for each in states]))
-
-
-def _is_left_over(path: Path) -> bool:
-    """Whether nobody writes this partial file any more; another service of the folder may."""
-    try:
-        return path.suffix == ".partial" and time.time() - path.stat().st_mtime > ABANDONED_S
-    except FileNotFoundError:
-        return False

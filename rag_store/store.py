@@ -26,6 +26,7 @@ from rag_store.state_files import WordStates
 # Chroma refuses more than 5461 rows at once.
 BATCH_ROWS = 4096
 _BATCH_DOCUMENTS = 256
+_NEAREST_ROWS = 400
 # Longer than any process takes from cutting a document to storing the last of its rows.
 ABANDONED_NS = 3600 * 10**9
 # Chroma's own choices lose half of the true neighbours among 10,000; ef_search is read only when
@@ -123,7 +124,7 @@ class Entry:
         return sum(not row.is_question for row in self.rows)
 
     @cached_property
-    def sentences(self) -> tuple[Chunk, ...]:
+    def sentences(self) -> tuple[str, ...]:
         """Those of its text."""
         return sentences(self.document().text)
 
@@ -135,7 +136,7 @@ class Entry:
     @property
     def sentence_passages(self) -> Iterator[str]:
         """What is embedded for the states of each sentence."""
-        return (passage(self.title, sentence.text) for sentence in self.sentences)
+        return (passage(self.title, sentence) for sentence in self.sentences)
 
     @property
     def state_passages(self) -> Iterator[str]:
@@ -150,11 +151,11 @@ class Entry:
     def document(self) -> Document:
         """Put together from its rows."""
         told, asked = self.rows[: self.chunk_count], self.rows[self.chunk_count :]
-        text = join(tuple(Chunk(row.ordinal, row.start, row.text) for row in told))
+        text = join(tuple(Chunk(row.start, row.text) for row in told))
         return Document(self.doc_id, self.title, text, tuple(row.text for row in asked))
 
 
-def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entry], list[str]]:
+def sort_out(rows: Iterable[tuple[Row, Vectors]]) -> tuple[dict[str, Entry], list[str]]:
     """The whole documents by id, and the ids of the rows that belong to none of them.
 
     A document is there when all its rows are, with one digest: rows are written in batches, and a
@@ -162,9 +163,8 @@ def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entr
     removes the old ones, so of two whole versions the one written later counts.
     """
     versions: dict[tuple[str, str], list[tuple[Row, Vectors]]] = {}
-    for rows, vectors in pages:
-        for row, vector in zip(rows, vectors, strict=True):
-            versions.setdefault((row.doc_id, row.digest), []).append((row, vector))
+    for row, vector in rows:
+        versions.setdefault((row.doc_id, row.digest), []).append((row, vector))
     entries: dict[str, Entry] = {}
     strays: list[str] = []
     for parts in sorted(versions.values(), key=lambda parts: parts[0][0].written_ns):
@@ -182,23 +182,23 @@ def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entr
 class ChunkStore:
     """One collection. Safe to call from several threads; every call may block on the disk.
 
-    `read_only` says that what is written is lost.
+    `read_only` says that what is written is lost, `dropped` that an earlier collection was.
     """
 
-    def __init__(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool = False) -> None:
-        """Open the collection, or create it. With `rebuild` what is there of ours is dropped.
+    def __init__(self, settings: Settings, fingerprint: Fingerprint) -> None:
+        """Open the collection, or create it.
 
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
         else, or by others.
         """
         self._server, self._held = settings.chroma_url, ExitStack()
-        path, self.read_only = settings.path, False
+        path, self.read_only, self.dropped = settings.path, False, False
         try:
             if not self._server:
                 path, self.read_only = open_folder(path, settings.create, self._held)
             with _translated("cannot open"):
                 self._client = open_client(settings.chroma_url, path)
-                self._collection = self._open(settings, fingerprint, rebuild)
+                self._collection = self._open(settings, fingerprint)
         except RagError:
             self.close()
             raise
@@ -244,26 +244,25 @@ class ChunkStore:
         with _translated("cannot read from"):
             return list(self._collection.get(include=[])["ids"])
 
-    def pages(self, row_ids: Sequence[str] | None = None) -> Iterator[tuple[list[Row], Vectors]]:
-        """The rows with these ids, or all, and their vectors, a batch at a time.
+    def rows(self, row_ids: Sequence[str]) -> Iterator[tuple[Row, Vectors]]:
+        """The rows with these ids, each with its vector; a batch is read at a time.
 
         Not by offsets: a row that another process removes would move those behind it to the page
         before. Ids that are gone are left out. Raises StoreError.
         """
-        wanted = self.row_ids() if row_ids is None else row_ids
-        for start in range(0, len(wanted), BATCH_ROWS):
-            yield from self._page(ids=list(wanted[start : start + BATCH_ROWS]))
+        for start in range(0, len(row_ids), BATCH_ROWS):
+            yield from self._page(ids=list(row_ids[start : start + BATCH_ROWS]))
 
-    def pages_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
+    def rows_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[Row, Vectors]]:
         """All rows of these documents, those of some documents at a time. Raises StoreError."""
         for where in _of_documents(doc_ids):
             yield from self._page(where=where)
 
-    def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, vector: Vectors) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Ids of the rows nearest to the vector, [dim], and their cosines. Raises StoreError."""
         with _translated("cannot search"):
             found = self._collection.query(
-                query_embeddings=[vector], n_results=count, include=["distances"]
+                query_embeddings=[vector], n_results=_NEAREST_ROWS, include=["distances"]
             )
         return found["ids"][0], 1 - np.asarray(found["distances"][0], np.float32)
 
@@ -286,24 +285,24 @@ class ChunkStore:
                 require_answer(self._server)
             self._collection.count()
 
-    def _page(self, **which: Any) -> Iterator[tuple[list[Row], Vectors]]:
+    def _page(self, **which: Any) -> Iterator[tuple[Row, Vectors]]:
         with _translated("cannot read from"):
             page = self._collection.get(include=["documents", "metadatas", "embeddings"], **which)
-        if page["ids"]:
-            kept = zip(page["ids"], page["metadatas"], page["documents"], strict=True)
-            rows = [Row.parsed(*each) for each in kept]
-            yield rows, np.asarray(page["embeddings"], np.float32)
+        kept = zip(page["ids"], page["metadatas"], page["documents"], strict=True)
+        rows = [Row.parsed(*each) for each in kept]
+        yield from zip(rows, np.asarray(page["embeddings"], np.float32), strict=True)
 
-    def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
+    def _open(self, settings: Settings, fingerprint: Fingerprint) -> Any:
         name = settings.collection
         if name in {collection.name for collection in self._client.list_collections()}:
             collection = self._client.get_collection(name, embedding_function=None)
-            made_with = (collection.metadata or {}).get(_FINGERPRINT)
-            if not rebuild:
+            made_with = require_ours((collection.metadata or {}).get(_FINGERPRINT), name)
+            is_other = made_with != fingerprint.as_json()
+            if not settings.rebuild and not (settings.renew and is_other):
                 fingerprint.check(made_with, name)
                 return _with_cosine(collection)
-            require_ours(made_with, name)
             self._client.delete_collection(name)
+            self.dropped = True
         if not settings.create:
             raise RagUsageError(
                 f"there is no collection {name!r} in {settings.place}: name another with"

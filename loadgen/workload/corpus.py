@@ -14,7 +14,7 @@ from loadgen.errors import CorpusError
 from rag_store import errors as reader_errors
 from rag_store.documents import Document as LibraryDocument
 from rag_store.readers import each_query, read_documents, unread_note
-from rag_store.readers.files import Place, place_of
+from rag_store.readers.formats import Place, place_of
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 GENERAL_QUESTION = "What are the main points of this text?"

@@ -15,7 +15,7 @@ from rag_store.cli.options import Parser, add_option
 from rag_store.cli.output import fitted
 from rag_store.documents import Chunker, Document, Query
 from rag_store.errors import RagUsageError
-from rag_store.evaluation import Evaluation, Share, evaluate
+from rag_store.evaluation import Evaluation, QueryEstimate, evaluate
 from rag_store.label import KEEP
 from rag_store.library import Library, filled_library, open_library
 from rag_store.readers import read_judged, read_queries
@@ -40,7 +40,16 @@ class Material:
 
 async def eval_command(arguments: list[str]) -> int:
     """Label questions whose answers are known, and print how that went."""
-    parsed, settings = _eval_parser().read(arguments)
+    parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
+    add = parser.add_argument
+    add("--questions", type=Path, required=True, help="with their true documents")
+    _add_question_options(parser)
+    strangers = "questions no document answers; may be given several times"
+    add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
+    add("--corpus", type=Path, help="use these documents, not those in the library")
+    add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
+    add("--json", action="store_true", help="one JSON object")
+    parsed, settings = parser.read(arguments)
     material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
         figures = await _measure(settings, material, Path(folder))
@@ -51,7 +60,12 @@ async def eval_command(arguments: list[str]) -> int:
 
 async def fit_threshold_command(arguments: list[str]) -> int:
     """Decide anew when to refuse; kept beside the collection."""
-    parsed, settings = _fit_parser().read(arguments)
+    parser = Parser("fit-threshold", "decide anew when to refuse, and keep that in the library")
+    parser.add_argument("answerable", type=Path, help="questions that documents answer")
+    parser.add_argument("unanswerable", type=Path, help="questions that none answers")
+    _add_question_options(parser)
+    add_option(parser, "--keep", KEEP, "share of the answerable ones to be labelled")
+    parsed, settings = parser.read(arguments)
     if not 0 < parsed.keep <= 1:
         raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
     judged = read_judged(parsed.answerable, parsed.split, parsed.qrels)
@@ -67,28 +81,6 @@ async def fit_threshold_command(arguments: list[str]) -> int:
         f" ({point.right:.1%} of them labelled right), refuses {point.refused:.1%} of the second"
     )
     return 0
-
-
-def _eval_parser() -> Parser:
-    parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
-    add = parser.add_argument
-    add("--questions", type=Path, required=True, help="with their true documents")
-    _add_question_options(parser)
-    strangers = "questions no document answers; may be given several times"
-    add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
-    add("--corpus", type=Path, help="use these documents, not those in the library")
-    add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
-    add("--json", action="store_true", help="one JSON object")
-    return parser
-
-
-def _fit_parser() -> Parser:
-    parser = Parser("fit-threshold", "decide anew when to refuse, and keep that in the library")
-    parser.add_argument("answerable", type=Path, help="questions that documents answer")
-    parser.add_argument("unanswerable", type=Path, help="questions that none answers")
-    _add_question_options(parser)
-    add_option(parser, "--keep", KEEP, "share of the answerable ones to be labelled")
-    return parser
 
 
 def _add_question_options(parser: Parser) -> None:
@@ -193,4 +185,4 @@ async def _baselines(
         async with _filled(arm, held) as library:
             found[name] = await evaluate(library, queries)
     rows = {name: Baseline(each.top(1), ours.against(each)) for name, each in found.items()}
-    return {**rows, "oracle": Baseline(Share.of([True] * len(queries)), None)}
+    return {**rows, "oracle": Baseline(QueryEstimate.share([True] * len(queries)), None)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rag_store.cli.output import aligned
 from rag_store.document_index import Size
-from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share, percentiles
+from rag_store.evaluation import PERCENTILES, Evaluation, Paired, QueryEstimate, percentiles
 from rag_store.search import Neighbours
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
@@ -18,7 +18,7 @@ _SURE = 0.05
 class Baseline:
     """Another way's top-1, and ours paired with it; no pairs for the oracle, which cannot lose."""
 
-    top1: Share
+    top1: QueryEstimate
     ours: Paired | None
 
 
@@ -37,12 +37,12 @@ class SizeFigures:
         return sum(found) / len(found)
 
     @property
-    def exact_ms(self) -> dict[int, float]:
+    def exact_ms(self) -> dict[str, float]:
         """Percentiles of comparing all chunks."""
         return percentiles([each.exact_ms for each in self.neighbours])
 
     @property
-    def hnsw_ms(self) -> dict[int, float]:
+    def hnsw_ms(self) -> dict[str, float]:
         """Percentiles of asking the index."""
         return percentiles([each.hnsw_ms for each in self.neighbours])
 
@@ -59,7 +59,7 @@ class Figures:
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
     found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
-    stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
+    stages = found.latency_ms()
     agree, right_when_agree = found.agreeing
     return {
         "questions": len(found.answerable),
@@ -90,12 +90,11 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 def _refusing(found: Evaluation, threshold: float) -> dict[str, Any]:
     point, strangers = found.at_threshold(threshold), bool(found.unanswerable)
-    nothing = {"reject": None, "reject_interval": None}
     return {
         "threshold": threshold,
         "kept": point.kept,
         "right_when_kept": point.right,
-        **(_with_interval("reject", found.refused(threshold)) if strangers else nothing),
+        **_with_interval("reject", found.refused(threshold) if strangers else None),
         "reject_by_kind": _shares(found.refused_by_kind(threshold), "reject"),
         "auroc": found.auroc if strangers else None,
     }
@@ -122,26 +121,23 @@ def _size(each: SizeFigures) -> dict[str, Any]:
         "documents": each.size.documents,
         "chunks": each.size.chunks,
         "top1": each.evaluation.top(1).value,
-        "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
+        "search_ms": each.evaluation.latency_ms()["search_ms"],
         "hnsw_recall": each.recall,
-        "exact_ms": _named(each.exact_ms),
-        "hnsw_ms": _named(each.hnsw_ms),
+        "exact_ms": each.exact_ms,
+        "hnsw_ms": each.hnsw_ms,
     }
 
 
-def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float]]:
+def _shares(shares: Mapping[str, QueryEstimate], name: str) -> dict[str, dict[str, float]]:
     return {
         key: {name: share.value, "questions": share.count, "low": share.low, "high": share.high}
         for key, share in shares.items()
     }
 
 
-def _with_interval(name: str, of: Share | Mean) -> dict[str, Any]:
-    return {name: of.value, f"{name}_interval": [of.low, of.high]}
-
-
-def _named(row: dict[int, float]) -> dict[str, float]:
-    return {f"p{at}": value for at, value in row.items()}
+def _with_interval(name: str, of: QueryEstimate | None) -> dict[str, Any]:
+    value, interval = (of.value, [of.low, of.high]) if of else (None, None)
+    return {name: value, f"{name}_interval": interval}
 
 
 def as_table(figures: Figures) -> str:
@@ -161,7 +157,7 @@ def as_table(figures: Figures) -> str:
 
 
 def _accuracy_lines(found: Evaluation) -> Iterator[str]:
-    figures: dict[str, Share | Mean] = {
+    figures: dict[str, QueryEstimate] = {
         "top-1": found.top(1),
         "top-3": found.top(3),
         "MRR@10": found.mrr,
@@ -171,13 +167,13 @@ def _accuracy_lines(found: Evaluation) -> Iterator[str]:
     return aligned([("", "", "95 % interval"), *rows])
 
 
-def _baseline_lines(baselines: dict[str, Baseline], ours: Share) -> Iterator[str]:
+def _baseline_lines(baselines: dict[str, Baseline], ours: QueryEstimate) -> Iterator[str]:
     head = ("top-1 of", "", "95 % interval", "only ours right", "only theirs", "McNemar's p")
     rows = [(name, *_share(each.top1), *_paired(each, ours)) for name, each in baselines.items()]
     return aligned([head, ("this library", *_share(ours), "", "", ""), *rows])
 
 
-def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
+def _paired(each: Baseline, ours: QueryEstimate) -> tuple[str, str, str]:
     if each.ours is None:
         return "", "", ""
     pairs, word = each.ours, "above" if ours.value > each.top1.value else "below"
@@ -186,7 +182,7 @@ def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
     return str(pairs.only_first), str(pairs.only_second), f"{p}, {verdict}"
 
 
-def _share_lines(head: tuple[str, str], shares: Mapping[str, Share]) -> Iterator[str]:
+def _share_lines(head: tuple[str, str], shares: Mapping[str, QueryEstimate]) -> Iterator[str]:
     rows = [(name, *_share(each), str(each.count)) for name, each in shares.items()]
     return aligned([(*head, "95 % interval", "questions"), *rows] if rows else [])
 
@@ -206,10 +202,9 @@ def _refusing_lines(found: Evaluation, threshold: float) -> Iterator[str]:
 
 
 def _time_lines(found: Evaluation) -> Iterator[str]:
-    rows = found.latency_ms().items()
     lines = [
         (stage.removesuffix("_ms"), *(f"{value:.2f}" for value in row.values()))
-        for stage, row in rows
+        for stage, row in found.latency_ms().items()
         if any(row.values())
     ]
     return aligned([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])
@@ -217,9 +212,10 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
 
 def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
     head = ["documents", "chunks", "top-1", "HNSW recall@10"]
-    rows = [head + [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ("p50", "p99")]]
+    ends = ("p50", "p99")
+    rows = [head + [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ends]]
     for each in sizes:
-        times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in (50, 99)]
+        times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in ends]
         shares = [f"{share:.3f}" for share in (each.evaluation.top(1).value, each.recall)]
         rows.append([str(each.size.documents), str(each.size.chunks), *shares, *times])
     return aligned(rows)
@@ -233,5 +229,5 @@ def _confusion_lines(found: Evaluation) -> Iterator[str]:
         yield f"and {len(pairs) - _PAIRS} other pairs, see --json"
 
 
-def _share(of: Share | Mean) -> tuple[str, str]:
+def _share(of: QueryEstimate) -> tuple[str, str]:
     return f"{of.value:.3f}", f"{of.low:.3f} to {of.high:.3f}"

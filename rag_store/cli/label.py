@@ -11,7 +11,7 @@ from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
 from rag_store.label import Candidate, Threshold, says_something
 from rag_store.library import filled_library
-from rag_store.readers.files import read_text
+from rag_store.readers.formats import read_text
 from rag_store.search import Answer
 
 # So many are embedded together; the answers appear in blocks of this size.
@@ -20,7 +20,11 @@ _AT_ONCE = 64
 
 async def label_command(arguments: list[str]) -> int:
     """Label queries; a query that cannot be labelled is said on stderr and makes the exit code."""
-    parsed, settings = _label_parser().read(arguments)
+    parser = Parser("label", "which document each question is about: DOC_ID, SCORE and question")
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="the question (default: stdin)")
+    parser.add_argument("--file", type=Path, help="questions, one a line; - is stdin")
+    parser.add_argument("--json", action="store_true", help="a JSON object for each question")
+    parsed, settings = parser.read(arguments)
     queries = _queries(parsed.text, parsed.file)
     code = 0
     async with filled_library(settings) as library:
@@ -39,32 +43,19 @@ async def label_command(arguments: list[str]) -> int:
 
 async def explain_command(arguments: list[str]) -> int:
     """Label one query and say why."""
-    parsed, settings = _explain_parser().read(arguments)
+    parser = Parser("explain", "which document a question is about, and why")
+    parser.add_argument("text", metavar="TEXT", help="the question")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parsed, settings = parser.read(arguments)
     async with filled_library(settings) as library:
         answer, threshold = await library.explain(parsed.text), library.threshold
     if parsed.json:
-        terms = {term.text: term.weight for term in answer.terms}
-        reasons = {"chunk_text": answer.chunk_text, "terms": terms}
+        reasons = {"chunk_text": answer.chunk_text, "terms": answer.terms}
         print(json.dumps({**answer.label.as_json(), **reasons}))
     else:
         text = "\n".join(map(printable, _explained(parsed.text, answer, threshold)))
         print(fitted(text, sys.stdout))
     return 0
-
-
-def _label_parser() -> Parser:
-    parser = Parser("label", "which document each question is about: DOC_ID, SCORE and question")
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="the question (default: stdin)")
-    parser.add_argument("--file", type=Path, help="questions, one a line; - is stdin")
-    parser.add_argument("--json", action="store_true", help="a JSON object for each question")
-    return parser
-
-
-def _explain_parser() -> Parser:
-    parser = Parser("explain", "which document a question is about, and why")
-    parser.add_argument("text", metavar="TEXT", help="the question")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
-    return parser
 
 
 def _queries(text: str | None, file: Path | None) -> list[str]:
@@ -93,13 +84,14 @@ def _stdin(unasked: bool) -> str:
 
 
 def _explained(query: str, answer: Answer, threshold: Threshold) -> Iterator[str]:
-    label, best = answer.label, answer.label.best
-    if best is None:
+    label = answer.label
+    if not label.candidates:
         yield "no document: none holds a word of the question"
         return
+    best = label.candidates[0]
     refused = "refused" if says_something(query) else "refused: the question says nothing"
     sign = "below" if label.score < label.threshold else "reaches"
-    terms = sorted(answer.terms, key=lambda term: -term.weight)
+    terms = sorted(answer.terms.items(), key=lambda term: -term[1])
     yield f"label       {label.doc_id or refused}"
     yield f"score       {label.score:.3f} {sign} the threshold {label.threshold:.3f}"
     yield f"threshold   {_origin(threshold)}"
@@ -107,7 +99,7 @@ def _explained(query: str, answer: Answer, threshold: Threshold) -> Iterator[str
     for runner_up in label.candidates[1:2]:
         yield f"runner-up   {_scores(runner_up)}, {label.margin:.3f} behind"
     yield f"agreement   vectors and words {'agree' if label.agree else 'do not agree'} on the best"
-    yield f"words       {', '.join(f'{term.text} {term.weight:.2f}' for term in terms) or 'none'}"
+    yield f"words       {', '.join(f'{word} {weight:.2f}' for word, weight in terms) or 'none'}"
     if best.question is not None:
         yield f"question    {best.question} (of {best.doc_id}, not in its text)"
     else:

@@ -27,9 +27,15 @@ _OPTIONS, _LIMITS = ServerOptions(), Limits()
 
 async def index_command(arguments: list[str]) -> int:
     """Put documents into the library; safe to repeat after any interruption."""
-    parsed, settings = _index_parser().read(arguments)
+    parser = Parser("index", "put documents into the library; what is there unchanged is left")
+    add = parser.add_argument
+    formats = "a folder of .txt and .md, a .jsonl file, a BEIR folder, SQuAD-style .json"
+    add("source", type=Path, metavar="PATH", help=formats)
+    add("--rebuild", action="store_true", help="drop the collection and make it anew")
+    add("--prune", action="store_true", help="remove documents that are not at PATH")
+    parsed, settings = parser.read(arguments)
     documents = told_documents(parsed.source)
-    async with open_library(settings, rebuild=parsed.rebuild) as library:
+    async with open_library(settings) as library:
         with shown_progress("indexing") as told:
             report = await library.ingest(documents, told, prune=parsed.prune)
         size = library.size
@@ -54,7 +60,6 @@ async def serve_command(arguments: list[str]) -> int:
         limits=limits,
         corpus=() if parsed.corpus is None else told_documents(parsed.corpus),
         prune=parsed.prune,
-        renew=parsed.renew,
     )
     await serve(settings, options, partial(_announce, parsed.bind))
     return 0
@@ -107,16 +112,6 @@ def _announce(bind: str, url: str, library: Library) -> None:
     if not size.documents:
         filled = "fill it with `kvswarm rag index PATH` or POST /v1/documents"
         print(complaint(f"the library is empty: {filled}", "kvswarm rag"), file=sys.stderr)
-
-
-def _index_parser() -> Parser:
-    parser = Parser("index", "put documents into the library; what is there unchanged is left")
-    add = parser.add_argument
-    formats = "a folder of .txt and .md, a .jsonl file, a BEIR folder, SQuAD-style .json"
-    add("source", type=Path, metavar="PATH", help=formats)
-    add("--rebuild", action="store_true", help="drop the collection and make it anew")
-    add("--prune", action="store_true", help="remove documents that are not at PATH")
-    return parser
 
 
 def _serve_parser() -> Parser:

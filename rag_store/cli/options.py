@@ -31,9 +31,15 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: list[str]) -> tuple[argparse.Namespace, Settings]:
         """What is typed, and the library that it means. Raises RagUsageError."""
-        add_library_options(self)
+        store = self.add_argument_group("the library")
+        add_option(store, "--path", _SETTINGS.path, "its folder")
+        add_option(store, "--collection", _SETTINGS.collection, "one of several in it")
+        add_option(store, "--chroma-url", "", "a Chroma server that holds the chunks instead")
+        _add_embedder_options(self.add_argument_group("how chunks become vectors"))
+        _add_search_options(self.add_argument_group("how it is searched"))
+        _add_reranker_options(self.add_argument_group("who reads what was found"))
         parsed = self.parse_args(arguments)
-        return parsed, settings_of(parsed)
+        return parsed, _settings_of(parsed)
 
     def format_help(self) -> str:
         return fitted(super().format_help(), sys.stdout)
@@ -62,17 +68,6 @@ def add_option(
     """An option whose values are of the type of its default, unless `more` names a type."""
     given: dict[str, Any] = {"default": default, "type": type(default), "help": text, **more}
     to.add_argument(name, **given)
-
-
-def add_library_options(parser: argparse.ArgumentParser) -> None:
-    """Where the library lies, how it was made, how it is searched."""
-    store = parser.add_argument_group("the library")
-    add_option(store, "--path", _SETTINGS.path, "its folder")
-    add_option(store, "--collection", _SETTINGS.collection, "one of several in it")
-    add_option(store, "--chroma-url", "", "a Chroma server that holds the chunks instead")
-    _add_embedder_options(parser.add_argument_group("how chunks become vectors"))
-    _add_search_options(parser.add_argument_group("how it is searched"))
-    _add_reranker_options(parser.add_argument_group("who reads what was found"))
 
 
 def _add_embedder_options(to: argparse._ArgumentGroup) -> None:
@@ -114,17 +109,12 @@ def _add_key_option(to: argparse._ArgumentGroup, server: str, variable: str) -> 
     add_option(to, f"--{server}-key-env", variable, told, dest=dest, metavar="NAME")
 
 
-def settings_of(parsed: argparse.Namespace) -> Settings:
-    """The settings the options say. Raises RagUsageError."""
-    try:
-        chunker = Chunker(parsed.chunk_tokens, parsed.overlap_tokens)
-    except ValueError as error:
-        raise RagUsageError(f"--chunk-tokens and --overlap-tokens: {error}") from error
+def _settings_of(parsed: argparse.Namespace) -> Settings:
     own = {each.name for each in fields(Settings)} & vars(parsed).keys()
     return Settings(
         **{name: getattr(parsed, name) for name in own},
         embedder=EmbedderSpec(**_given(parsed, "embedder_")),
-        chunker=chunker,
+        chunker=Chunker(parsed.chunk_tokens, parsed.overlap_tokens),
         reranker=RerankerSpec(**_given(parsed, "reranker_")),
     )
 

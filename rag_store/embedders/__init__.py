@@ -15,7 +15,6 @@ from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError, Vect
 from rag_store.model_server import Failures, ask, line_of, of_each, open_session, parsed_url
 
 KINDS = ("minilm", "hf-encoder", "hf-causal-mean", "openai", "hashing")
-_BATCH_ROWS = 64
 _FAILURES = Failures(EmbedderError, EmbedderRefusal, "have it do less else meanwhile")
 _WORD = re.compile(r"\w+")
 _TRIPLE_WEIGHT = 0.3
@@ -60,13 +59,12 @@ def _needed(spec: EmbedderSpec, field: str) -> str:
 class OpenAIEmbedder:
     """Asks `<url>/v1/embeddings` from threads without an event loop: each call has its own."""
 
-    def __init__(self, url: str, model: str, api_key_env: str, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, model: str, api_key_env: str) -> None:
         """Ask once for the dimension. Raises RagUsageError and EmbedderError."""
         parsed_url(url, "the embedder's url")
         self._route = f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
         self._model = model
         self._key_env = api_key_env
-        self._timeout_s = timeout_s
         [row] = asyncio.run(self._ask(["dimension"]))
         self.identity = Identity("openai", model, len(row), "the server's")
 
@@ -79,21 +77,15 @@ class OpenAIEmbedder:
         return [Embedding(vector) for vector in vectors]
 
     async def _ask(self, texts: Sequence[str]) -> list[list[float]]:
-        rows: list[list[float]] = []
-        async with open_session(self._key_env, self._timeout_s) as session:
-            for start in range(0, len(texts), _BATCH_ROWS):
-                part = list(texts[start : start + _BATCH_ROWS])
-                body = {"model": self._model, "input": part, "encoding_format": "float"}
-                content = await ask(session, self._route, body, _FAILURES)
-                rows += _rows(content, len(part), self._route)
+        body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
+        async with open_session(self._key_env, timeout_s=60.0) as session:
+            answer = await ask(session, self._route, body, _FAILURES)
+        count = len(texts)
+        rows = of_each(answer, "data", count, lambda each: [float(x) for x in each["embedding"]])
+        if rows is None or not all(rows):
+            told = f"{self._route} did not answer with {count} embeddings"
+            raise VectorError(f"{told}: {line_of(answer)}")
         return rows
-
-
-def _rows(answer: bytes, count: int, route: str) -> list[list[float]]:
-    rows = of_each(answer, "data", count, lambda each: [float(x) for x in each["embedding"]])
-    if rows is None or not all(rows):
-        raise VectorError(f"{route} did not answer with {count} embeddings: {line_of(answer)}")
-    return rows
 
 
 class HashingEmbedder:

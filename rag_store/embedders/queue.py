@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
 
 from rag_store.embedders.protocol import Embedder, Embedding
-from rag_store.errors import EmbedderRefusal, RagError, VectorError
+from rag_store.errors import OF_A_TEXT, RagError, VectorError
 
 
 class LentEmbedder:
@@ -36,12 +36,6 @@ class Embedded:
     embed_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    since_s: float
-    done: asyncio.Future[Embedded]
-
-
 class EmbeddingQueue:
     """Runs an embedder in a thread, a batch at a time, and keeps the latest embeddings."""
 
@@ -54,7 +48,8 @@ class EmbeddingQueue:
         self._batch_rows = batch_rows
         self._kept: OrderedDict[str, Embedding] = OrderedDict()
         self._kept_texts = kept_texts
-        self._waiting: dict[str, _Waiting] = {}
+        # Since when each text waits, and for what.
+        self._waiting: dict[str, tuple[float, asyncio.Future[Embedded]]] = {}
         self._runner: asyncio.Task[None] | None = None
 
     async def embed(self, text: str) -> Embedded:
@@ -64,56 +59,45 @@ class EmbeddingQueue:
             return Embedded(self._kept[text], 0.0, 0.0)
         if text not in self._waiting:
             future = asyncio.get_running_loop().create_future()
-            self._waiting[text] = _Waiting(time.perf_counter(), future)
-        done = self._waiting[text].done
+            self._waiting[text] = time.perf_counter(), future
+        _, done = self._waiting[text]
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
         # Shielded: one caller that gives up must not cancel the others' vector.
         return await asyncio.shield(done)
-
-    async def embed_many(self, texts: Sequence[str]) -> list[Embedded]:
-        """The texts' embeddings in order. Raises EmbedderError."""
-        return list(await asyncio.gather(*map(self.embed, texts)))
 
     async def close(self) -> None:
         """Give up on what waits. Idempotent."""
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
-        _give_up(self._waiting.values())
+        for _, done in self._waiting.values():
+            done.cancel()
         self._waiting.clear()
 
     async def _run(self) -> None:
         # Texts that come in the same turn of the loop share the pass; later ones the next.
         await asyncio.sleep(0)
         while self._waiting:
-            texts = list(self._waiting)[: self._batch_rows]
-            await self._pass(texts, [self._waiting.pop(text) for text in texts])
+            await self._pass(list(self._waiting)[: self._batch_rows])
 
-    async def _pass(self, texts: list[str], batch: list[_Waiting]) -> None:
+    async def _pass(self, texts: list[str]) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
-        except BaseException:  # the queue is closed
-            _give_up(batch)
-            raise
+        found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
         begun_s, embeddings, ended_s = found
-        for text, waiting, each in zip(texts, batch, embeddings, strict=True):
+        for text, each in zip(texts, embeddings, strict=True):
+            # Until now whoever asks for the text waits with the others.
+            since_s, done = self._waiting.pop(text)
             if isinstance(each, RagError):
-                waiting.done.set_exception(each)
+                done.set_exception(each)
                 # A caller that gave up does not fetch it, and asyncio would complain.
-                waiting.done.exception()
+                done.exception()
                 continue
             self._kept[text] = each
             if len(self._kept) > self._kept_texts:
                 self._kept.popitem(last=False)
-            queue_ms = (begun_s - waiting.since_s) * 1000
-            waiting.done.set_result(Embedded(each, queue_ms, (ended_s - begun_s) * 1000))
-
-
-def _give_up(batch: Iterable[_Waiting]) -> None:
-    for waiting in batch:
-        waiting.done.cancel()
+            queue_ms, embed_ms = (begun_s - since_s) * 1000, (ended_s - begun_s) * 1000
+            done.set_result(Embedded(each, queue_ms, embed_ms))
 
 
 def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding | RagError], float]:
@@ -133,20 +117,15 @@ def embed_each(embedder: Embedder, texts: Sequence[str]) -> list[Embedding | Rag
         known = error
     except Exception as error:
         known = VectorError(f"the embedder failed: {error}")
-    if len(texts) == 1 or not concerns_a_text(known):
+    if len(texts) == 1 or not isinstance(known, OF_A_TEXT):
         return [known for _ in texts]
     found: list[Embedding | RagError] = []
     for at, text in enumerate(texts):
         [each] = embed_each(embedder, [text])
-        if isinstance(each, RagError) and not concerns_a_text(each):
+        if isinstance(each, RagError) and not isinstance(each, OF_A_TEXT):
             return [*found, *[each] * (len(texts) - at)]
         found.append(each)
     return found
-
-
-def concerns_a_text(error: RagError) -> bool:
-    """Whether other texts may fare better: not where a server is away or out of order."""
-    return isinstance(error, (EmbedderRefusal, VectorError))
 
 
 def _checked(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:

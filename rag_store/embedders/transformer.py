@@ -13,7 +13,6 @@ from rag_store.errors import EmbedderError
 from rag_store.extras import install_command
 
 # A batch is padded to its longest text, so texts of like length share one.
-_BATCH_ROWS = 32
 _BATCH_TOKENS = 8192
 POOLING = "masked mean of the last hidden state"
 MAX_TOKENS = 256
@@ -139,9 +138,7 @@ def _batches(encoded: list[_Tokens]) -> list[list[int]]:
     batches: list[list[int]] = []
     for at in order:
         # Longest first: the first row of a batch is what all its rows are padded to.
-        longest = lengths[batches[-1][0]] if batches else 0
-        full = not batches or len(batches[-1]) >= _BATCH_ROWS
-        if full or longest * (len(batches[-1]) + 1) > _BATCH_TOKENS:
+        if not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > _BATCH_TOKENS:
             batches.append([])
         batches[-1].append(at)
     return batches

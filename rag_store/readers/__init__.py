@@ -9,7 +9,7 @@ from typing import TypeVar
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
 from rag_store.readers import formats
-from rag_store.readers.files import Place, file_at, listing, place_of, read_text
+from rag_store.readers.formats import Place, file_at, listing, place_of, read_text
 
 Item = TypeVar("Item", Document, Query)
 _QUESTIONS = ("questions*.jsonl", "unanswerable*.jsonl")

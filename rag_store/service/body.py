@@ -1,7 +1,6 @@
 """Request bodies: JSON objects whose fields are checked one by one; unknown fields are ignored."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -9,7 +8,7 @@ from aiohttp import web
 
 from rag_store.documents import Document, clean
 from rag_store.errors import CorpusError
-from rag_store.readers.files import check_id, check_text, check_title
+from rag_store.readers.formats import check_id, check_text, check_title
 from rag_store.service.refusal import Refusal, invalid
 
 
@@ -45,15 +44,6 @@ class Body:
             return [usable_text(value, name, max_chars)]
         items = enumerate(self.items(name, limit))
         return [usable_text(item, f"{name}[{at}]", max_chars) for at, item in items]
-
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of the choices, the first where the field is absent. Raises Refusal."""
-        value = self.fields.get(name)
-        if value is None:
-            return choices[0]
-        if value not in choices:
-            raise invalid(f"{name!r} is {shown(value)}: give {' or '.join(choices)}", name)
-        return str(value)
 
 
 async def read_body(request: web.Request) -> Body:

@@ -21,26 +21,18 @@ _ADDRESS = re.compile(r"(https?)://([^/?#\\]*)", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
 _WILDCARDS = ("", "*", "0.0.0.0", "::")
 _SHOWN_CHARS = 80
-_HEADERS = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
-Values = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:
-    """What a request says of where it comes from: every value of a header, in their order."""
+    """What a request says of where it comes from.
+
+    `values` gives every value of the header with a name, in their order.
+    """
 
     method: str
     target: str
-    hosts: Sequence[str]
-    origins: Sequence[str] = ()
-    fetch_sites: Sequence[str] = ()
-    fetch_modes: Sequence[str] = ()
-    fetch_dests: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, method: str, target: str, values: Values) -> "RequestSource":
-        """With the headers as `values` gives them by their names."""
-        return cls(method, target, *map(values, _HEADERS))
+    values: Callable[[str], Sequence[str]]
 
     @property
     def is_visit(self) -> bool:
@@ -49,8 +41,8 @@ class RequestSource:
         return (
             self.method in ("GET", "HEAD")
             and self.target.partition("?")[0].endswith(("/", "/login"))
-            and list(self.fetch_modes) == ["navigate"]
-            and list(self.fetch_dests) == ["document"]
+            and list(self.values("Sec-Fetch-Mode")) == ["navigate"]
+            and list(self.values("Sec-Fetch-Dest")) == ["document"]
         )
 
 
@@ -77,20 +69,19 @@ class OwnNames:
 
     def refusal(self, source: RequestSource) -> ForeignRequest | None:
         """Why a request is refused, None for one of our own."""
-        host = ",".join(source.hosts)
+        hosts, sites = source.values("Host"), source.values("Sec-Fetch-Site")
+        host = ",".join(hosts)
         for asked in (host, *_target_authority(source.target)):
-            if len(source.hosts) > 1 or not self._is_own(asked):
+            if len(hosts) > 1 or not self._is_own(asked):
                 wish = f"ask localhost, or {self._option} that name"
                 return ForeignRequest("foreign_host", f"Host is {_shown(asked)}: {wish}")
-        for origin in source.origins:
+        for origin in source.values("Origin"):
             if not self._is_own_page(origin, host):
                 wish = "send the one of the Host that is asked, or none"
                 return ForeignRequest("foreign_origin", f"Origin is {_shown(origin)}: {wish}")
-        if not source.is_visit and set(source.fetch_sites) - {"same-origin", "none"}:
-            site = ",".join(source.fetch_sites)
-            return ForeignRequest(
-                "foreign_page", f"Sec-Fetch-Site is {_shown(site)}: ask from a page of this server"
-            )
+        if not source.is_visit and set(sites) - {"same-origin", "none"}:
+            told = f"Sec-Fetch-Site is {_shown(','.join(sites))}: ask from a page of this server"
+            return ForeignRequest("foreign_page", told)
         return None
 
     def _is_own(self, authority: str) -> bool:
@@ -100,9 +91,7 @@ class OwnNames:
         if found is None or int(found[2] or 0) > 65535:
             return False
         name = _name(found[1])
-        if is_loopback(name) or name == self._bind:
-            return True
-        if not self._allowed.isdisjoint((name, _name(authority))):
+        if is_loopback(name) or {name, _name(authority)} & {self._bind, *self._allowed}:
             return True
         return self._bind in _WILDCARDS and name in (*_WILDCARDS, *_names_of_machine())
 

@@ -17,7 +17,6 @@ from rag_store.library import Library
 from rag_store.service.body import Body, document_of, read_body, shown, usable_text
 from rag_store.service.metrics import Metrics
 from rag_store.service.refusal import Gate, Refusal, invalid, or_refusal, refusal_of
-from rag_store.store import Entry
 
 Shape = Callable[[Label], dict[str, Any]]
 
@@ -35,8 +34,8 @@ class Limits:
     body_bytes: int = 4_000_000
 
 
-class State:
-    """What all handlers share, for as long as the service lives; belongs to its event loop."""
+class Handlers:
+    """A method for each route, and what they share; belongs to the service's event loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -56,13 +55,6 @@ class State:
     def _size(self) -> Size:
         return self.opened.size if self.opened else Size(0, 0)
 
-
-class Handlers:
-    """A method for each route."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
     async def label(self, request: web.Request) -> web.Response:
         """Which document each query is about."""
         return await self._answer(request, Label.as_json)
@@ -73,20 +65,23 @@ class Handlers:
 
     async def embed(self, request: web.Request) -> web.Response:
         """The embedder's vectors, in OpenAI's form."""
-        library, limits = self._state.library, self._state.limits
+        library = self.library
         make = library.fingerprint
         body = await read_body(request)
         if body.fields.get("model") != "":
             _check_served(body, "model", make.embedder, "model_not_found")
-        coded = body.choice("encoding_format", ("float", "base64")) == "base64"
+        form = body.fields.get("encoding_format")
+        if form not in (None, "float", "base64"):
+            message = f"'encoding_format' is {shown(form)}: give float or base64"
+            raise invalid(message, "encoding_format")
         if body.fields.get("dimensions") not in (None, make.dim):
             raise invalid(f"'dimensions' can only be {make.dim}", "dimensions")
-        texts = body.texts("input", limits.batch, library.settings.max_query_chars)
-        with self._state.queries.entered(len(texts)):
-            vectors = await library.embed(texts)
+        texts = body.texts("input", self.limits.batch, library.settings.max_query_chars)
+        with self.queries.entered(len(texts)):
+            vectors = [each.astype("<f4") for each in await library.embed(texts)]
         rows = [
-            base64.b64encode(vector.tobytes()).decode() if coded else vector.tolist()
-            for vector in vectors.astype("<f4")
+            base64.b64encode(vector.tobytes()).decode() if form == "base64" else vector.tolist()
+            for vector in vectors
         ]
         data = [{"object": "embedding", "index": at, "embedding": x} for at, x in enumerate(rows)]
         # OpenAI's form wants numbers here; texts are not counted in tokens.
@@ -94,37 +89,38 @@ class Handlers:
         return _listed(data, model=make.embedder, usage=usage)
 
     async def _answer(self, request: web.Request, shape: Shape) -> web.Response:
-        library = self._state.library
+        library = self.library
         body = await read_body(request)
         _check_served(body, "collection", library.settings.collection, "unknown_collection")
-        queries, many = body.one_or_many("query", "queries", self._state.limits.batch)
-        with self._state.queries.entered(len(queries)):
-            results = await self._label_all(queries, "queries" if many else None)
+        queries, many = body.one_or_many("query", "queries", self.limits.batch)
+        with self.queries.entered(len(queries)):
+            labels = await self._label_all(queries, "queries" if many else None)
+        told = [each if isinstance(each, Refusal) else or_refusal(shape, each) for each in labels]
         if many:
-            return _listed([{"index": at, **_item(each, shape)} for at, each in enumerate(results)])
-        if isinstance(results[0], Refusal):
-            raise results[0]
-        return web.json_response(shape(results[0]))
+            return _listed([{"index": at, **_told(each)} for at, each in enumerate(told)])
+        if isinstance(told[0], Refusal):
+            raise told[0]
+        return web.json_response(told[0])
 
     async def _label_all(self, queries: list[object], many: str | None) -> list[Label | Refusal]:
-        most = self._state.library.settings.max_query_chars
+        most = self.library.settings.max_query_chars
         checked = [
             or_refusal(usable_text, query, f"{many}[{at}]" if many else "query", most)
             for at, query in enumerate(queries)
         ]
         texts = [each for each in checked if isinstance(each, str)]
-        found = iter(await self._state.library.label_many(texts))
+        found = iter(await self.library.label_many(texts))
         results: list[Label | Refusal] = []
         for each in checked:
             result = each if isinstance(each, Refusal) else next(found)
-            self._state.metrics.label(result if isinstance(result, Label) else None)
+            self.metrics.label(result if isinstance(result, Label) else None)
             results.append(refusal_of(result) if isinstance(result, RagError) else result)
         return results
 
     def _retrieved(self, label: Label) -> dict[str, Any]:
         found: dict[str, Any] = {"object": "retrieval", "doc_id": label.doc_id, "document": None}
         if label.doc_id is not None:
-            document = self._state.library.document(label.doc_id)
+            document = self.library.document(label.doc_id)
             if document is None:
                 message = f"the document {label.doc_id!a} was removed meanwhile: ask again"
                 raise Refusal(503, message, "document_removed")
@@ -134,29 +130,32 @@ class Handlers:
 
     async def put(self, request: web.Request) -> web.Response:
         """Add or update one document (its own fields) or many (`documents`)."""
-        library, body = self._state.library, await read_body(request)
+        library, body = self.library, await read_body(request)
         if "documents" in body.fields:
-            return await self._put_many(body.items("documents", self._state.limits.batch))
+            return await self._put_many(body.items("documents", self.limits.batch))
         document = document_of(body.fields, "document")
-        with self._state.changes.entered(1):
+        with self.changes.entered(1):
             result = await library.put(document)
         return _done(document.doc_id, result, status=201 if result == "added" else 200)
 
     async def list_all(self, request: web.Request) -> web.Response:
         """Ids and titles in the order of the ids, after `after`, at most `limit`."""
-        library = self._state.library
+        library = self.library
         limit = _limit(request.query.get("limit", str(_PAGE)))
         after = request.query.get("after", "")
         rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
         held = [entry for entry in map(library.entry, rest[:limit]) if entry]
         size = asdict(library.size)
-        data = await asyncio.to_thread(_digests, held)
+        names = ("doc_id", "title", "text_digest")  # the last takes long where it is asked first
+        data = await asyncio.to_thread(
+            lambda: [{name: getattr(each, name) for name in names} for each in held]
+        )
         return _listed(data, has_more=len(rest) > limit, **size)
 
     async def get(self, request: web.Request) -> web.Response:
         """One document with its text."""
         doc_id = request.match_info["doc_id"]
-        document = self._state.library.document(doc_id)
+        document = self.library.document(doc_id)
         if document is None:
             raise _unknown(doc_id)
         return web.json_response({"object": "document", **asdict(document)})
@@ -164,8 +163,8 @@ class Handlers:
     async def delete(self, request: web.Request) -> web.Response:
         """Take one document out."""
         doc_id = request.match_info["doc_id"]
-        with self._state.changes.entered(1):
-            there = await self._state.library.remove(doc_id)
+        with self.changes.entered(1):
+            there = await self.library.remove(doc_id)
         if not there:
             raise _unknown(doc_id)
         return _done(doc_id, "removed")
@@ -176,11 +175,11 @@ class Handlers:
             or_refusal(_document, item, f"documents[{at}]", seen) for at, item in enumerate(items)
         ]
         documents = [each for each in checked if isinstance(each, Document)]
-        with self._state.changes.entered(1):
-            report = await self._state.library.ingest(documents)
+        with self.changes.entered(1):
+            report = await self.library.ingest(documents)
         counts = {name: getattr(report, name) for name in ("added", "updated", "unchanged")}
-        told: list[dict[str, Any]] = [
-            {"error": each.as_json()} if isinstance(each, Refusal) else {"doc_id": each.doc_id}
+        told = [
+            _told(each if isinstance(each, Refusal) else {"doc_id": each.doc_id})
             for each in checked
         ]
         return _listed([{"index": at, **each} for at, each in enumerate(told)], **counts)
@@ -191,7 +190,7 @@ class Handlers:
 
     async def ready(self, request: web.Request) -> web.Response:
         """The library is open and Chroma answers."""
-        library = self._state.library
+        library = self.library
         try:
             await asyncio.wait_for(library.ping(), _PING_TIMEOUT_S)
         except TimeoutError:
@@ -207,14 +206,18 @@ class Handlers:
         }
         return web.json_response(told)
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def exposition(self, request: web.Request) -> web.Response:
         """Prometheus' text."""
-        page, headers = self._state.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
+        page, headers = self.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
         return web.Response(body=page, headers=headers)
 
 
 def _listed(data: list[dict[str, Any]], **more: Any) -> web.Response:
     return web.json_response({"object": "list", "data": data, **more})
+
+
+def _told(each: dict[str, Any] | Refusal) -> dict[str, Any]:
+    return {"error": each.as_json()} if isinstance(each, Refusal) else each
 
 
 def _done(doc_id: str, result: str, status: int = 200) -> web.Response:
@@ -227,17 +230,6 @@ def _check_served(body: Body, field: str, served: str, code: str) -> None:
     if wanted not in (None, served):
         message = f"the {field} {shown(wanted)} is not served here, only {served!a}"
         raise Refusal(404, message, code, field)
-
-
-def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
-    told = result if isinstance(result, Refusal) else or_refusal(shape, result)
-    return {"error": told.as_json()} if isinstance(told, Refusal) else told
-
-
-def _digests(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Blocks where a text's digest was not asked for before."""
-    names = ("doc_id", "title", "text_digest")
-    return [{name: getattr(each, name) for name in names} for each in entries]
 
 
 def _document(item: object, param: str, seen: set[str]) -> Document:

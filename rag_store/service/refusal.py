@@ -128,7 +128,7 @@ def guarded(loopback: bool) -> Callable[..., Awaitable[web.StreamResponse]]:
         def values(header: str) -> list[str]:
             return request.headers.getall(header, [])
 
-        found = names.refusal(RequestSource.of(request.method, request.raw_path, values))
+        found = names.refusal(RequestSource(request.method, request.raw_path, values))
         if found is not None:
             raise Refusal(403, found.message, found.code)
         return await handler(request)

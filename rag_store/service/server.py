@@ -5,16 +5,16 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from rag_store.documents import Document
-from rag_store.errors import OtherSettings, RagError, RagUsageError
+from rag_store.errors import RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.foreign import is_loopback
-from rag_store.service.handlers import Handlers, Limits, State
+from rag_store.service.handlers import Handlers, Limits
 from rag_store.service.refusal import guarded, refusing
 from rag_store.settings import Settings
 
@@ -26,8 +26,7 @@ _GRACE_S = 2.0
 class ServerOptions:
     """Where to listen (port 0: a free one), and how long requests may finish after a signal.
 
-    Before it serves, `corpus` is put into the library; with `prune` it holds nothing else. With
-    `renew` a library that was made with other settings is dropped and made anew.
+    Before it serves, `corpus` is put into the library; with `prune` it holds nothing else.
     """
 
     bind: str = "127.0.0.1"
@@ -36,26 +35,24 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     corpus: tuple[Document, ...] = ()
     prune: bool = False
-    renew: bool = False
 
 
-def make_app(state: State, loopback: bool = True) -> web.Application:
+def make_app(handlers: Handlers, loopback: bool = True) -> web.Application:
     """All routes of the service; with `loopback` it is to be called by such names alone."""
-    answer = Handlers(state)
     app = web.Application(
-        middlewares=[state.metrics.counting, refusing, guarded(loopback)],
-        client_max_size=state.limits.body_bytes,
+        middlewares=[handlers.metrics.counting, refusing, guarded(loopback)],
+        client_max_size=handlers.limits.body_bytes,
     )
-    app.router.add_post("/v1/label", answer.label)
-    app.router.add_post("/v1/retrieve", answer.retrieve)
-    app.router.add_post("/v1/embeddings", answer.embed)
-    app.router.add_post("/v1/documents", answer.put)
-    app.router.add_get("/v1/documents", answer.list_all)
-    app.router.add_get("/v1/documents/{doc_id:.+}", answer.get)
-    app.router.add_delete("/v1/documents/{doc_id:.+}", answer.delete)
-    app.router.add_get("/health", answer.health)
-    app.router.add_get("/ready", answer.ready)
-    app.router.add_get("/metrics", answer.metrics)
+    app.router.add_post("/v1/label", handlers.label)
+    app.router.add_post("/v1/retrieve", handlers.retrieve)
+    app.router.add_post("/v1/embeddings", handlers.embed)
+    app.router.add_post("/v1/documents", handlers.put)
+    app.router.add_get("/v1/documents", handlers.list_all)
+    app.router.add_get("/v1/documents/{doc_id:.+}", handlers.get)
+    app.router.add_delete("/v1/documents/{doc_id:.+}", handlers.delete)
+    app.router.add_get("/health", handlers.health)
+    app.router.add_get("/ready", handlers.ready)
+    app.router.add_get("/metrics", handlers.exposition)
     return app
 
 
@@ -66,22 +63,22 @@ async def serve(
 
     Raises RagUsageError where the address is taken, and as `open_library` and `Library.ingest`.
     """
-    state = State(options.limits)
-    app = make_app(state, is_loopback(options.bind))
+    handlers = Handlers(options.limits)
+    app = make_app(handlers, is_loopback(options.bind))
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=options.drain_s, handle_signals=False
     )
     await runner.setup()
-    lag = asyncio.create_task(state.metrics.watch_loop())
+    lag = asyncio.create_task(handlers.metrics.watch_loop())
     try:
         with _stop_signal(options.drain_s) as stop:
             url = await _listen(runner, options)
-            async with AsyncExitStack() as stack:
-                library = await _open(settings, options.renew, stack)
-                await _fill(library, options, stop)
+            async with open_library(settings) as library:
+                if options.corpus:
+                    await _fill(library, options, stop)
                 await library.prepare()
                 if not stop.is_set():
-                    state.opened = library
+                    handlers.opened = library
                     announce(url, library)
                 await stop.wait()
                 # Before the library closes: requests in flight still need it.
@@ -91,19 +88,8 @@ async def serve(
         await runner.cleanup()
 
 
-async def _open(settings: Settings, renew: bool, stack: AsyncExitStack) -> Library:
-    try:
-        return await stack.enter_async_context(open_library(settings))
-    except OtherSettings:
-        if not renew:
-            raise
-        return await stack.enter_async_context(open_library(settings, rebuild=True))
-
-
 async def _fill(library: Library, options: ServerOptions, stop: asyncio.Event) -> None:
     """Put the documents in; a signal ends this between two of them."""
-    if not options.corpus:
-        return
 
     def told(done: int, total: int) -> None:
         if stop.is_set():

@@ -11,7 +11,6 @@ from scheduler_engine_run import say
 from rag_store.document_index import DocumentIndex
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec, open_embedder
-from rag_store.errors import FingerprintError
 from rag_store.settings import Settings
 
 
@@ -26,14 +25,12 @@ async def make_libraries(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
 
 def _fill(path: Path, documents: Sequence[Document]) -> None:
     embedder = open_embedder(EmbedderSpec())
-    try:
-        index = DocumentIndex(Settings(path=path), embedder, rebuild=False)
-    except FingerprintError:
-        index = DocumentIndex(Settings(path=path), embedder, rebuild=True)
+    index = DocumentIndex(Settings(path=path, renew=True), embedder)
     held = {entry.digest for entry in index.entries.values()}
     index.store.close()
     if held != {document.digest for document in documents}:
         say(f"making {path.name}")
-        index = DocumentIndex(Settings(path=path), MadeEmbedder(embedder, documents), rebuild=True)
+        made = MadeEmbedder(embedder, documents)
+        index = DocumentIndex(Settings(path=path, rebuild=True), made)
         index.write(documents, None)
         index.store.close()

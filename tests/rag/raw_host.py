@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def raw_host(reply: bytes) -> Iterator[str]:
-    """The url of a server that answers with these bytes and hangs up."""
+def raw_host(reply: bytes, asked: list[bytes] | None = None) -> Iterator[str]:
+    """The url of a server that answers with these bytes and hangs up; `asked` gets what came."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            self.request.recv(1 << 16)
+            came = self.request.recv(1 << 16)
+            if asked is not None:
+                asked.append(came)
             self.request.sendall(reply)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:

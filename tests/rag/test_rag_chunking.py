@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_store.documents import Chunker, join, sentences
+from rag_store.errors import RagUsageError
 
 
 @given(st.text(max_size=400), st.integers(2, 20), st.integers(0, 19))
 def test_chunks_put_together_are_the_text(text: str, size: int, overlap: int) -> None:
     chunks = Chunker(size, min(overlap, size - 1)).cut(text)
     assert join(chunks) == text
-    assert [chunk.ordinal for chunk in chunks] == list(range(len(chunks)))
 
 
 def test_chunks_overlap_and_keep_their_size() -> None:
@@ -51,21 +51,20 @@ def test_an_empty_text_is_one_chunk() -> None:
 
 
 def test_an_overlap_as_long_as_the_chunk_is_refused() -> None:
-    with pytest.raises(ValueError, match="overlap"):
+    with pytest.raises(RagUsageError, match="--overlap-tokens is 32"):
         Chunker(32, 32)
 
 
 @given(st.text(alphabet="ab. \n?A", max_size=200))
 def test_sentences_hold_all_but_white_space(text: str) -> None:
     found = sentences(text)
-    assert "".join("".join(each.text.split()) for each in found) == "".join(text.split())
-    assert all(text[each.start :].lstrip().startswith(each.text) for each in found)
-    assert all(each.text for each in found)
+    assert "".join("".join(each.split()) for each in found) == "".join(text.split())
+    assert all(each and each in text for each in found)
 
 
 def test_sentences_end_where_the_next_begins_with_a_capital() -> None:
     found = sentences("It holds 2.5 kg, e.g. water. Close it!\nThen wait")
-    assert [each.text for each in found] == [
+    assert list(found) == [
         "It holds 2.5 kg, e.g. water.",
         "Close it!",
         "Then wait",

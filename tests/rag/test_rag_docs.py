@@ -6,7 +6,7 @@ from pathlib import Path
 from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.document_index import Size
 from rag_store.evaluation import Evaluation
-from rag_store.service.handlers import Limits, State
+from rag_store.service.handlers import Handlers, Limits
 from rag_store.service.server import make_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "retrieval.md").read_text()
@@ -21,7 +21,7 @@ def rows(head: str) -> list[list[str]]:
 
 
 async def test_every_route_stands_there() -> None:
-    app = make_app(State(Limits()))
+    app = make_app(Handlers(Limits()))
     known = {
         f"{route.method} {route.resource.canonical}".replace("{doc_id}", "ID")
         for route in app.router.routes()

@@ -21,7 +21,7 @@ from rag_store.errors import (
     RagError,
     RerankerRefusal,
 )
-from rag_store.evaluation import Evaluation, Mean, Outcome, Paired, Share, evaluate
+from rag_store.evaluation import Evaluation, Outcome, Paired, QueryEstimate, evaluate
 from rag_store.label import Label, Timings
 from rag_store.library import Library, open_library
 from rag_store.search import compare
@@ -67,7 +67,7 @@ def test_metrics_are_those_of_ir_measures(seed: int) -> None:
 
 @pytest.mark.parametrize("hits", [0, 1, 37, 59, 60])
 def test_intervals_of_shares_are_wilsons(hits: int) -> None:
-    share = Share.of([at < hits for at in range(60)])
+    share = QueryEstimate.share([at < hits for at in range(60)])
     wanted = binomtest(hits, 60).proportion_ci(method="wilson")
     assert (share.low, share.high) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
 
@@ -88,19 +88,19 @@ def test_intervals_of_means_are_bootstrapped() -> None:
     drawn = random.Random(1)
     values = [drawn.choice((1.0, 1.0, 0.5, 1 / 3, 0.0)) for _ in range(80)]
     wanted = bootstrap((values,), lambda row, axis: row.mean(axis), method="percentile")
-    found = Mean.of(values)
+    found = QueryEstimate.mean(values)
     wanted_interval = tuple(wanted.confidence_interval)
     assert (found.low, found.high) == pytest.approx(wanted_interval, abs=0.01)
-    assert Mean.of(values) == found, "the same for the same values"
-    assert Mean.of([]) == Mean(0, 0, 0)
-    assert Mean.of([0.5, 0.5]) == Mean(0.5, 0.5, 0.5)
+    assert QueryEstimate.mean(values) == found, "the same for the same values"
+    assert QueryEstimate.mean([]) == QueryEstimate(0, 0, 0, 0)
+    assert QueryEstimate.mean([0.5, 0.5]) == QueryEstimate(0.5, 0.5, 0.5, 2)
 
 
 def test_intervals_of_many_values_take_little_memory() -> None:
     values = np.random.default_rng(1).random(5000)
     tracemalloc.start()
     try:
-        found = Mean.of(values.tolist())
+        found = QueryEstimate.mean(values.tolist())
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -151,7 +151,7 @@ def test_recall_is_the_share_of_the_ten_nearest_and_ties_count() -> None:
 
     def recall(*rows: int) -> float:
         found = [f"r{row}" for row in rows], np.zeros(len(rows), np.float32)
-        nearest = cast(Any, lambda vector, count: found)
+        nearest = cast(Any, lambda vector: found)
         return compare(cast(Any, snapshot), nearest, np.array([1, 0], np.float32)).recall
 
     assert recall(30, *range(9)) == 1, "rows 0 to 8, and 30, which is as near as row 0"

@@ -10,7 +10,7 @@ import pytest
 from rag_store.document_index import Writer
 from rag_store.documents import Chunker, Document, Query
 from rag_store.embedders import HashingEmbedder
-from rag_store.evaluation import Evaluation, Outcome, Share
+from rag_store.evaluation import Evaluation, Outcome, QueryEstimate
 from rag_store.label import Label, Threshold, Timings, fit, says_something
 from rag_store.ranking import LexicalIndex, Ranking, RowScores, Snapshot, rank, score_rows
 from rag_store.settings import RETRIEVERS
@@ -169,9 +169,9 @@ def test_the_approximate_search_gives_the_exact_order() -> None:
     snapshot = snapshot_of({f"d{at}": f"text number {at} about w{at % 7}" for at in range(60)})
     query, words = HashingEmbedder(64).embed(["number 33 about w5"])[0], terms("number 33 about w5")
 
-    def nearest(vector: np.ndarray, count: int) -> tuple[list[str], np.ndarray]:
+    def nearest(vector: np.ndarray) -> tuple[list[str], np.ndarray]:
         cosines = snapshot.vectors @ vector
-        order = np.argsort(-cosines)[:count]
+        order = np.argsort(-cosines)
         return [snapshot.rows[at].row_id for at in order] + ["gone"], np.append(cosines[order], 1.0)
 
     exact = rank(snapshot, query, score_rows(snapshot, query, words, None), "hybrid")
@@ -247,6 +247,6 @@ def test_what_says_nothing_is_refused_at_any_threshold() -> None:
 
 
 def test_wilsons_interval() -> None:
-    share = Share.of([True] * 9 + [False])
+    share = QueryEstimate.share([True] * 9 + [False])
     assert (share.low, share.high) == pytest.approx((0.5958, 0.9821), abs=1e-3)
-    assert Share.of([]).count == 0
+    assert QueryEstimate.share([]).count == 0

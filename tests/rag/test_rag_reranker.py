@@ -3,7 +3,9 @@
 import asyncio
 import json
 import socket
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from rag_store.documents import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RerankerError, RerankerRefusal
 from rag_store.library import open_library
+from rag_store.ranking import RowScores, score_rows
 from rag_store.reranker import AT_ONCE, RerankerSpec, open_reranker
 from rag_store.search import excerpt
 from rag_store.settings import Settings
@@ -308,13 +311,15 @@ async def test_a_status_says_whether_to_come_again(status: int) -> None:
     assert told.type is (RerankerError if status in later else RerankerRefusal)
 
 
-async def test_every_wait_is_in_a_stage(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_label_waits_for_a_thread_once_and_says_so(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def slow_excerpt(*given: Any) -> str:
         time.sleep(0.1)
         return excerpt(*given)
 
     monkeypatch.setattr("rag_store.search.excerpt", slow_excerpt)
-    answer, good = [], scored(prefers("choir"))
+    answer, good, may_end = [], scored(prefers("choir")), threading.Event()
     with model_host("/v1/rerank", lambda body: answer[0](body)) as host:
         settings = Settings(
             path=library,
@@ -325,13 +330,44 @@ async def test_every_wait_is_in_a_stage(library: Path, monkeypatch: pytest.Monke
         async with open_library(settings) as opened:
 
             def busy(body: dict[str, Any]) -> tuple[int, Any]:
-                opened._searching.submit(time.sleep, 0.3)
+                opened._searching.submit(may_end.wait, 60)
                 return good(body)
 
             answer.append(busy)
-            timings = (await opened.label(QUESTION)).timings
+            opened._searching.submit(time.sleep, 1)
+            try:
+                timings = (await asyncio.wait_for(opened.label(QUESTION), 30)).timings
+            finally:
+                may_end.set()
     assert timings.rerank_ms >= 3 * 100
     assert timings.queue_ms >= 200
+
+
+async def test_questions_that_wait_for_a_reranker_keep_no_scores_of_all_rows(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, kept = list[weakref.ref[Any]](), list[bool]()
+
+    def noted(*given: Any) -> RowScores:
+        scores = score_rows(*given)
+        made.append(weakref.ref(scores.bm25))
+        return scores
+
+    monkeypatch.setattr("rag_store.search.score_rows", noted)
+    with rerank_host(prefers("choir")) as host:
+        reranker = RerankerSpec(host.url, "m")
+        settings = Settings(path=library, embedder=EmbedderSpec("hashing"), reranker=reranker)
+        async with open_library(settings) as opened:
+            assert opened._reranker is not None
+            relevances = opened._reranker.relevances
+
+            async def asked(*given: Any) -> list[float]:
+                kept.extend(each() is not None for each in made)
+                return await relevances(*given)
+
+            monkeypatch.setattr(opened._reranker, "relevances", asked)
+            assert (await opened.label(QUESTION)).candidates[0].relevance is not None
+    assert kept == [False]
 
 
 def test_only_reranked_labels_have_a_time_of_that_stage(library: Path) -> None:
@@ -345,7 +381,7 @@ def test_only_reranked_labels_have_a_time_of_that_stage(library: Path) -> None:
 
 def entry(text: str, chunker: Chunker) -> Entry:
     cut = chunker.cut(text)
-    rows = [Row("d", "Title", "", c.ordinal, len(cut), c.start, c.text, 0) for c in cut]
+    rows = [Row("d", "Title", "", at, len(cut), c.start, c.text, 0) for at, c in enumerate(cut)]
     return Entry(tuple(rows), np.zeros((len(rows), 1), np.float32))
 
 

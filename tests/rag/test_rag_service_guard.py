@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from service_process import service
 
 from rag_store.service.foreign import is_loopback
-from rag_store.service.handlers import Limits, State
+from rag_store.service.handlers import Handlers, Limits
 from rag_store.service.server import make_app
 
 Client = TestClient[web.Request, web.Application]
@@ -17,13 +17,13 @@ Client = TestClient[web.Request, web.Application]
 
 @pytest.fixture
 async def local() -> AsyncIterator[Client]:
-    async with TestClient(TestServer(make_app(State(Limits())))) as client:
+    async with TestClient(TestServer(make_app(Handlers(Limits())))) as client:
         yield client
 
 
 @pytest.fixture
 async def proxied() -> AsyncIterator[Client]:
-    async with TestClient(TestServer(make_app(State(Limits()), loopback=False))) as client:
+    async with TestClient(TestServer(make_app(Handlers(Limits()), loopback=False))) as client:
         yield client
 
 

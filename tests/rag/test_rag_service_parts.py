@@ -8,8 +8,9 @@ from typing import Any, cast
 from aiohttp.test_utils import make_mocked_request
 
 from rag_store.document_index import Size
+from rag_store.library import Library
 from rag_store.service.body import Body
-from rag_store.service.handlers import Handlers, State
+from rag_store.service.handlers import Handlers, Limits
 from rag_store.service.metrics import Metrics
 
 
@@ -40,7 +41,8 @@ class TellingEntry:
 
 async def test_digests_of_a_list_are_not_made_on_the_loop() -> None:
     library = SimpleNamespace(doc_ids=("a",), entry=lambda _: TellingEntry(), size=Size(1, 1))
-    handlers = Handlers(cast(State, SimpleNamespace(library=library)))
+    handlers = Handlers(Limits())
+    handlers.opened = cast(Library, library)
     reply = await handlers.list_all(make_mocked_request("GET", "/v1/documents"))
     data: list[Any] = json.loads(cast(bytes, reply.body))["data"]
     assert data[0]["text_digest"].isdigit()

@@ -20,11 +20,10 @@ import rag_store.chroma as chroma_module
 import rag_store.store as store_module
 from rag_store.documents import Chunker, Document
 from rag_store.embedders import EmbedderSpec, HashingEmbedder
-from rag_store.embedders.protocol import Embedding
+from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.errors import (
     EmbedderError,
     FingerprintError,
-    OtherSettings,
     RagError,
     RagUsageError,
     StoreError,
@@ -52,6 +51,10 @@ def many() -> list[Document]:
     return documents(400, words=80)
 
 
+def rows_of(store: ChunkStore) -> list[tuple[Row, Vectors]]:
+    return list(store.rows(store.row_ids()))
+
+
 def row(at: int, text: str = "text") -> Row:
     return Row("doc", "title", "digest", at, 2, 0, text, 1)
 
@@ -67,9 +70,9 @@ def test_a_row_written_again_is_replaced(store: ChunkStore) -> None:
     vector = np.eye(3, dtype=np.float32)
     store.write([row(0, "old")], vector[:1])
     store.write([row(0, "new")], vector[1:2])
-    [(rows, vectors)] = store.pages()
-    assert [each.text for each in rows] == ["new"]
-    assert vectors.tolist() == [[0, 1, 0]]
+    [(found, vector)] = rows_of(store)
+    assert found.text == "new"
+    assert vector.tolist() == [0, 1, 0]
 
 
 def test_more_rows_than_a_batch(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +80,9 @@ def test_more_rows_than_a_batch(store: ChunkStore, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(store_module, "BATCH_ROWS", 100)
     vectors = np.random.default_rng(0).standard_normal((250, 3)).astype(np.float32)
     store.write([row(at) for at in range(250)], vectors)
-    assert sum(len(rows) for rows, _ in store.pages()) == 250
+    assert len(rows_of(store)) == 250
     store.delete([row(at).row_id for at in range(250)])
-    assert list(store.pages()) == []
+    assert rows_of(store) == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_a_damaged_row_and_one_of_others_are_named(
         ids=["odd\nrow"], embeddings=[[0.0, 1.0, 0.0]], metadatas=[kept], documents=[text]
     )
     with pytest.raises(StoreError, match=r"^Chroma's row 'odd\\nrow' is damaged, or was not wri"):
-        list(store.pages())
+        rows_of(store)
 
 
 def test_distances_are_cosines_and_hnsw_keeps_its_recall(tmp_path: Path) -> None:
@@ -105,10 +108,10 @@ def test_distances_are_cosines_and_hnsw_keeps_its_recall(tmp_path: Path) -> None
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     hits = 0
     for query in unit[:20]:
-        ids, cosines = store.nearest(query, 10)
+        ids, cosines = store.nearest(query)
         truth = unit @ query
         assert cosines[0] == pytest.approx(1, abs=1e-5)
-        hits += len({row(int(at)).row_id for at in np.argsort(-truth)[:10]} & set(ids))
+        hits += len({row(int(at)).row_id for at in np.argsort(-truth)[:10]} & set(ids[:10]))
     store.close()
     assert hits >= 198
 
@@ -130,9 +133,19 @@ def test_a_note_does_not_wipe_the_fingerprint(tmp_path: Path) -> None:
 )
 def test_a_collection_of_another_make_is_refused(tmp_path: Path, other: Fingerprint) -> None:
     ChunkStore(settings(tmp_path), MAKE).close()
-    with pytest.raises(OtherSettings, match="kvswarm rag index --rebuild"):
+    with pytest.raises(FingerprintError, match="kvswarm rag index --rebuild"):
         ChunkStore(settings(tmp_path), other)
-    ChunkStore(settings(tmp_path), other, rebuild=True).close()
+    ChunkStore(settings(tmp_path, rebuild=True), other).close()
+
+
+def test_only_what_another_make_left_is_renewed(tmp_path: Path) -> None:
+    held = []
+    for at, fingerprint in enumerate((MAKE, MAKE, replace(MAKE, dim=4))):
+        store = ChunkStore(settings(tmp_path, renew=True), fingerprint)
+        store.write([row(at)], np.ones((1, fingerprint.dim), np.float32))
+        held.append((store.dropped, len(store.row_ids())))
+        store.close()
+    assert held == [(False, 1), (False, 2), (True, 1)]
 
 
 def test_a_library_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -140,9 +153,9 @@ def test_a_library_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) 
     earlier = replace(MAKE, embedder="hashing+adapter", schema=3)
     ChunkStore(Settings(tmp_path), earlier).close()
     said = "'default' was made by another version of kvswarm: choose .* --rebuild$"
-    with pytest.raises(OtherSettings, match=said):
+    with pytest.raises(FingerprintError, match=said):
         ChunkStore(Settings(tmp_path), MAKE)
-    ChunkStore(Settings(tmp_path), MAKE, rebuild=True).close()
+    ChunkStore(Settings(tmp_path, rebuild=True), MAKE).close()
     ChunkStore(Settings(tmp_path), MAKE).close()
 
 
@@ -152,11 +165,9 @@ def test_collections_of_others_are_refused(tmp_path: Path) -> None:
     client.create_collection("theirs", embedding_function=None)
     note = {"kvswarm_fingerprint": MAKE.as_json()}
     client.create_collection("euclid", metadata=note, embedding_function=None)
-    for rebuild in (False, True):
-        with pytest.raises(FingerprintError, match="not made by kvswarm") as refused:
-            ChunkStore(settings(tmp_path, collection="theirs"), MAKE, rebuild)
-        # What --renew drops is of this kind alone.
-        assert not isinstance(refused.value, OtherSettings)
+    for how in ({}, {"rebuild": True}, {"renew": True}):
+        with pytest.raises(FingerprintError, match="not made by kvswarm"):
+            ChunkStore(settings(tmp_path, collection="theirs", **how), MAKE)
     assert "theirs" in {each.name for each in client.list_collections()}
     with pytest.raises(FingerprintError, match="measures by l2, not cosine"):
         ChunkStore(settings(tmp_path, collection="euclid"), MAKE)
@@ -191,6 +202,17 @@ def test_a_server_that_is_no_chroma(tmp_path: Path, reply: bytes) -> None:
     assert f"no Chroma server answers at {url} (" in said
     assert said.endswith("start one there, or name another --chroma-url")
     assert said.isprintable()
+
+
+@pytest.mark.parametrize("host", ["[::1]", "http-store"])
+def test_chromas_client_asks_the_host_and_port_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    found, asked = socket.getaddrinfo, list[bytes]()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *more: found("127.0.0.1", *more))
+    with raw_host(http(200, "{}"), asked) as url, pytest.raises(StoreError):
+        ChunkStore(settings(tmp_path, chroma_url=url.replace("127.0.0.1", host)), MAKE)
+    assert any(b"/api/v2/auth/identity" in each for each in asked)
 
 
 def test_a_server_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +454,7 @@ async def test_ingest_goes_on_after_kill_9(tmp_path: Path) -> None:
         assert library.doc_ids == tuple(sorted(each.doc_id for each in wanted))
         chunks = sum(len(Chunker().cut(each.text)) for each in wanted)
         assert library.size.chunks == chunks
-        assert sum(len(rows) for rows, _ in library._index.store.pages()) == chunks
+        assert len(rows_of(library._index.store)) == chunks
 
 
 def test_a_collection_that_is_made_anew_leaves_no_states_of_before(tmp_path: Path) -> None:

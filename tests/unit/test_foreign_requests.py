@@ -19,13 +19,14 @@ def refusal(
     **more: Any,
 ) -> str | None:
     """The code of the refusal of a POST, None where there is none."""
-    source = RequestSource(
-        method=more.pop("method", "POST"),
-        target=target,
-        hosts=[] if host is None else [host],
-        origins=[] if origin is None else [origin],
-        **more,
-    )
+    headers: dict[str, list[str]] = {
+        "Host": [] if host is None else [host],
+        "Origin": [] if origin is None else [origin],
+        "Sec-Fetch-Site": more.get("fetch_sites", []),
+        "Sec-Fetch-Mode": more.get("fetch_modes", []),
+        "Sec-Fetch-Dest": more.get("fetch_dests", []),
+    }
+    source = RequestSource(more.get("method", "POST"), target, headers.__getitem__)
     found = names.refusal(source)
     return None if found is None else found.code
 
@@ -150,7 +151,8 @@ def test_a_request_line_that_names_a_host_is_held_to_it(target: str, code: str |
 
 
 def test_two_hosts_are_none() -> None:
-    source = RequestSource("GET", "/", hosts=["localhost", "localhost"])
+    headers = {"Host": ["localhost", "localhost"]}
+    source = RequestSource("GET", "/", lambda name: headers.get(name, []))
     for names in (OwnNames(""), OwnNames("", (ANY,))):
         found = names.refusal(source)
         assert found is not None

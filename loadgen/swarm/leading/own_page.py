@@ -40,4 +40,4 @@ def _source(environ: dict[str, Any]) -> RequestSource:
         told = environ.get(f"HTTP_{header.upper().replace('-', '_')}")
         return [] if told is None else [each.strip() for each in told.split(",")]
 
-    return RequestSource.of(environ["REQUEST_METHOD"], environ["PATH_INFO"], values)
+    return RequestSource(environ["REQUEST_METHOD"], environ["PATH_INFO"], values)
