@@ -6,8 +6,8 @@ DONE = 0
 """Done."""
 FAILED = 1
 """More than `--max-failures` percent of the finished requests failed, none was `ok`, a worker was
-lost, a user class raised an exception, a limit of `--gate` was not met, or the report could not be
-written to stdout."""
+lost, a user class raised an exception, a limit of `--gate` was not met, a run with one was
+interrupted before its end, or the report could not be written to stdout."""
 WRONG_USE = 2
 """Wrong use: nothing was sent."""
 TARGET_DIED = 3
