@@ -50,6 +50,8 @@ def _quantile_lines(axes: Axes, run: DrawnRequests, metric: str, number: int, la
     middle = (edges[1:] + edges[:-1]) / 2
     for name, values, style in zip(_QUANTILES, found, ("-", ":"), strict=True):
         shown = ~np.isnan(values)
+        if not shown.any():
+            continue
         axes.plot(
             middle[shown],
             values[shown],

@@ -3,6 +3,7 @@
 import numpy as np
 
 from loadgen.runs.columns import Floats, Indices
+from loadgen.stats.sketch import least_values
 
 MOST_VECTOR_MARKS = 1500
 """More than these become one image inside the SVG."""
@@ -41,13 +42,14 @@ def covered_s(edges: Floats, first_s: float, last_s: float) -> Floats:
 
 
 def binned_quantiles(at_s: Floats, values: Floats, edges: Floats, quantiles: Floats) -> Floats:
-    """Quantiles of the values in each bin, as (quantiles, bins); NaN where a bin is empty."""
+    """Quantiles of the values in each bin, as (quantiles, bins); NaN where a bin has too few."""
     known = ~np.isnan(at_s) & ~np.isnan(values)
     values, bins = values[known], in_bins(at_s[known], edges)
     order = np.argsort(bins, kind="stable")
     parts = np.split(values[order], np.searchsorted(bins[order], np.arange(1, len(edges) - 1)))
+    least = np.asarray([least_values(q) for q in quantiles.tolist()])
     columns = [
-        np.quantile(part, quantiles) if len(part) else np.full(len(quantiles), np.nan)
+        np.where(len(part) < least, np.nan, np.quantile(part if len(part) else [0.0], quantiles))
         for part in parts
     ]
     return np.asarray(columns).T

@@ -148,7 +148,7 @@ class LiveView:
                 figures.requests,
                 figures.failed,
                 figures.ttft_ms.quantile(0.5),
-                figures.ttft_ms.quantile(0.95),
+                figures.ttft_ms.known_quantile(0.95),
                 self.contexts.cached_share(figures),
             ]
             for name, figures in self.contexts.rows(SHOWN_CONTEXTS)

@@ -128,7 +128,7 @@ class Downloads:
                 figures.requests,
                 figures.failed,
                 figures.ttft_ms.quantile(0.5),
-                figures.ttft_ms.quantile(0.95),
+                figures.ttft_ms.known_quantile(0.95),
                 figures.prompt_tokens,
                 table.cached_tokens(figures),
                 table.cached_share(figures),

@@ -65,10 +65,10 @@ class Window:
         return figure_of(metric, gained, 0.0)
 
     def quantiles(self, metric: str) -> tuple[float | None, ...]:
-        """p50, p95 and p99 of what was added to a sketch, each None where nothing was."""
+        """p50, p95 and p99 of what was added to a sketch, each None where that was too little."""
         at = METRICS.index(metric)
         gained = gain(self._readings[0].sketches[at], self._readings[-1].sketches[at])
-        return tuple(gained.quantile(q) for q in QUANTILES)
+        return tuple(gained.known_quantile(q) for q in QUANTILES)
 
 
 def gain(first: dict[str, Any], last: dict[str, Any]) -> Sketch:

@@ -109,11 +109,12 @@ def _with_change(row: Compared) -> str:
 
 
 def _in_words(row: Compared) -> str:
-    """`57.0 % shorter`; a change too large to be said stays as it is."""
+    """`57.0 % shorter (2.3 times as fast)`; a change too large to be said stays as it is."""
     change = wording.change(row)
     if change[:1] not in "+-" or change[1:2] in ("", "∞"):
         return change
-    return f"{change[1:]} {_WORDS[row.statistic.metric.form][change[0] == '+']}"
+    size, bracket, factor = change[1:].partition(" (")
+    return f"{size} {_WORDS[row.statistic.metric.form][change[0] == '+']}{bracket}{factor}"
 
 
 def pair_table(pair: Pair) -> Table | None:

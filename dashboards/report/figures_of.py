@@ -9,6 +9,7 @@ import numpy as np
 from dashboards.report.run_files import ReportedRun
 from loadgen.runs.columns import Floats
 from loadgen.stats.metrics import CATALOG, figures, of_requests, summarized
+from loadgen.stats.summary import known_statistics
 
 STATISTICS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
 MEAN_GAP = "itl_mean_ms"
@@ -67,7 +68,7 @@ def _told(summary: Mapping[str, Any]) -> RunFigures:
             for each in figures()
         },
         metrics={
-            name: {each: _number(metrics[name][each]) for each in STATISTICS}
+            name: known_statistics({each: _number(metrics[name][each]) for each in STATISTICS})
             for name in METRICS
             if name in metrics
         },
@@ -102,10 +103,10 @@ def _computed(run: ReportedRun) -> RunFigures:
 
 
 def statistics_of(values: Floats) -> dict[str, float | None]:
-    """`STATISTICS` of the values that are known."""
+    """`STATISTICS` of the values that are known, as far as these are enough."""
     values = values[~np.isnan(values)]
     if not len(values):
         return {"count": 0, **dict.fromkeys(STATISTICS[1:])}
     quantiles = np.quantile(values, (0.5, 0.9, 0.95, 0.99))
     found = (float(values.mean()), *map(float, quantiles), float(values.max()))
-    return {"count": len(values), **dict(zip(STATISTICS[1:], found, strict=True))}
+    return known_statistics(dict(zip(STATISTICS, (len(values), *found), strict=True)))

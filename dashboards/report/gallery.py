@@ -75,7 +75,8 @@ def _of_service(runs: Runs) -> Iterator[Picture]:
     caption = f"Each request in its context's colour.{_thinning(runs)}"
     yield picture("by-number", latency_by_number(runs), caption, wide=True)
     caption = (
-        "Each request by the moment it was sent; lines are p50 and p95 of spans of time."
+        "Each request by the moment it was sent; lines are p50 and p95 of spans of time,"
+        " the p95 of those with 20 or more."
         f"{_thinning(runs)}"
     )
     yield picture("over-time", latency_over_time(runs), caption)

@@ -89,11 +89,9 @@ def _samples(figures: RunFigures) -> Check:
     if ok < LEAST_SAMPLES:
         return Check("samples", "bad", f"{said}: too few to say much (from {LEAST_SAMPLES} on)")
     if ok < LEAST_FOR_P95:
-        return Check("samples", "doubt", f"{said}: too few for a p95 (from {LEAST_FOR_P95} on)")
+        return Check("samples", "doubt", f"{said}: under 5 beyond p95 (from {LEAST_FOR_P95} on)")
     if ok < LEAST_FOR_P99:
-        return Check(
-            "samples", "doubt", f"{said}: enough for p95, not p99 (from {LEAST_FOR_P99} on)"
-        )
+        return Check("samples", "doubt", f"{said}: under 5 beyond p99 (from {LEAST_FOR_P99} on)")
     return Check("samples", "good", said)
 
 

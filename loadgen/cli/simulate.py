@@ -14,6 +14,7 @@ from loadgen.launch.arguments import CommandParser, first_word
 from loadgen.launch.configured import value_of
 from loadgen.launch.terminal import say, tell
 from loadgen.runs.directory import DEFAULT_FILE, RUN_JSON, check_directory
+from loadgen.stats.sketch import least_values
 from rag_store.cli.output import aligned
 
 if TYPE_CHECKING:
@@ -370,6 +371,8 @@ def _replicas(prediction: "TwinPrediction") -> Iterator[Sequence[str]]:
 def _table(prediction: "TwinPrediction", measured: Mapping[str, float] | None) -> Iterator[str]:
     rows: list[Sequence[str]] = [("", "simulated", "90 % of runs", "measured")]
     for name, (title, form) in FIGURES.items():
+        if name == "ttft_p95_ms" and len(prediction.ttft_s) < least_values(0.95):
+            continue
         interval = prediction.intervals.get(name)
         within = ""
         if interval is not None and interval[1] < float("inf"):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from loadgen.compare.comparability import require_comparable
+from loadgen.compare.comparability import differences, require_comparable
 from loadgen.compare.gate import CONFIDENCE, Kind, Limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.judgement import (
@@ -18,7 +18,7 @@ from loadgen.compare.judgement import (
     spread_that_explains,
 )
 from loadgen.compare.metrics import DEFAULTS, METRICS, Statistic, parse_statistic
-from loadgen.compare.pairs import Agreement, common_rows
+from loadgen.compare.pairs import LEAST_COMMON, Agreement, common_rows
 from loadgen.compare.series import Ratio
 from loadgen.compare.sides import Sides, scale_of
 from loadgen.errors import UsageError
@@ -56,6 +56,7 @@ class ComparedMetric:
 
 def make_row(sides: Sides, statistic: Statistic, level: float) -> ComparedMetric:
     """Set both sides against each other in one statistic."""
+    paired = sides.paired(statistic, scale_of(statistic))
     base, new = sides.figures(statistic)
     change = relative_change(sides, statistic, level)
     verdict = _verdict(sides, statistic, change)
@@ -68,7 +69,7 @@ def make_row(sides: Sides, statistic: Statistic, level: float) -> ComparedMetric
         statistic,
         base,
         new,
-        sides.samples(statistic),
+        sides.samples(statistic) if paired is None else paired.samples,
         _without_interval(statistic, base, new) if change is None else change,
         verdict,
         sides.agreement(statistic),
@@ -220,11 +221,20 @@ def _remarks(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:
             yield f"{run.name}: {remark}"
     if len({run.machine for run in sides.runs if run.machine}) > 1:
         yield "the runs come from different machines"
+    known = [run.versions for run in sides.runs if run.versions]
+    if found := {str(each) for run in known[1:] for each in differences(known[0], run)}:
+        yield f"the runs differ in versions: {'; '.join(sorted(found))}"
     if sides.send_the_same:
         base, new = (len(run.prompts) for run in sides.runs)
         both = len(sides.base[0].prompts.keys() & sides.new[0].prompts.keys())
         which = "the same requests: they" if both == base == new else f"{both:,} requests: these"
         yield f"both sides sent {which} are compared pair by pair"
+    elif sides.is_single_pair:
+        first, second = (run.prompts for run in sides.runs)
+        both, most = len(first.items() & second.items()), max(len(first), len(second))
+        if 0 < both == len(first.keys() & second.keys()) < LEAST_COMMON * most:
+            told = f"only {both:,} of {most:,} requests are on both sides"
+            yield f"{told}: a change is also that of what was asked for"
     yield from _on_spread(sides, shown)
 
 
@@ -250,7 +260,10 @@ def _on_spread(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:
         )
         return
     runs = len(sides.noise.runs)
-    yield f"intervals include the spread between {runs} identical runs of {sides.noise.target}"
+    whose = sides.noise.target
+    if any(run.machine and run.machine != sides.noise.machine for run in sides.runs):
+        whose += " on another machine"
+    yield f"intervals include the spread between {runs} identical runs of {whose}"
     missing = [each.name for each in shown if sides.noise.spread(each, "log") is None]
     if missing:
         yield f"the spread between runs is not known of {', '.join(missing)}"

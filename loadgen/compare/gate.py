@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -72,7 +73,11 @@ def parse_limit(text: str) -> Limit:
         raise UsageError(f"--gate: {name}: a limit of {len(number)} digits is no limit")
     kind = _kind(statistic, sign, percent, text)
     if percent:
-        bound /= 100
+        bound = float(Fraction(sign + number) / 100)  # 0.7 / 100 is not what 7 of 1,000 are
+    if statistic.metric.form == "share" and abs(bound) > 1:
+        raise UsageError(f"--gate: {text.strip()} is more than the whole: give at most 100%")
+    if kind == "relative" and bound <= -1:
+        raise UsageError(f"--gate: {text.strip()} says nothing: no figure falls by more than 100%")
     return Limit(statistic, operator == "<=", bound, kind, "".join(text.split()))
 
 
@@ -102,6 +107,8 @@ def _read_toml(path: Path) -> list[str]:
     table = content.get("gate")
     if not isinstance(table, dict) or not table:
         raise UsageError(f'--gate {path} needs a table [gate] with lines like errors = "<=0.1%"')
+    if beside := sorted(content.keys() - {"gate"}):
+        raise UsageError(f"--gate {path}: {beside[0]} is not in [gate], so no limit: move it there")
     return [name + limit for name, limit in _flat(table, path)]
 
 

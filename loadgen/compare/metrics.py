@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from loadgen.errors import UsageError
 from loadgen.stats.metrics import CATALOG, Metric, compared
+from loadgen.stats.sketch import least_values
 
 MEAN = "mean"
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
@@ -42,9 +43,8 @@ class Statistic:
 
     @property
     def least_values(self) -> int:
-        """From how many values on a percentile has one beyond it: 20 for `p95`, 100 for `p99`."""
-        q = self.quantile
-        return 1 if q is None else math.ceil(round(1 / min(q, 1 - q), 6))
+        """From how many values on a percentile has one beyond it."""
+        return 1 if self.quantile is None else least_values(self.quantile)
 
 
 def parse_statistic(text: str) -> Statistic:
@@ -58,7 +58,7 @@ def parse_statistic(text: str) -> Statistic:
             raise UsageError(f"{text.strip()!r}: {name} is one figure, write it without a point")
         return Statistic(metric)
     statistic = Statistic(metric, of_values)
-    if of_values != MEAN and not statistic.quantile:
+    if of_values != MEAN and not 0 < (statistic.quantile or 0) < 1:
         raise UsageError(f"{text.strip()!r}: write {name}.mean or a percentile such as {name}.p95")
     return statistic
 

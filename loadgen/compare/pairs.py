@@ -52,7 +52,8 @@ def send_the_same(base: ComparedRun, new: ComparedRun) -> bool:
 @dataclass(frozen=True, slots=True)
 class PairedBlocks:
     """One difference, new less base, for each block of pairs, on the scale of the contrast;
-    `estimate` is that of all, and `freedom` is in degrees that of the differences' variance."""
+    `estimate` is that of all, made of the `figures` of so many `samples` of both sides, and
+    `freedom` is in degrees that of the differences' variance."""
 
     differences: Floats
     estimate: float
@@ -60,6 +61,8 @@ class PairedBlocks:
     unit: str
     """`batches`, or `parts` of the run."""
     freedom: float
+    figures: tuple[float, float]
+    samples: tuple[int, int]
 
     def interval(self, level: float, spread: RunSpread | None = None) -> Interval:
         """By Student's t; `spread` adds what runs differ by beyond what happens inside them."""
@@ -119,7 +122,7 @@ def paired_blocks(
     blocks = list(_batches(batch)) if is_batched else places
     if len(blocks) < (LEAST_BATCHES if is_batched else LEAST_BLOCKS):
         return None
-    whole = [_figure(side, statistic) for side in (base, new)]
+    whole = _figure(base, statistic), _figure(new, statistic)
     if scale == "log" and min(whole) <= 0:
         return None
     first, last = (on_scale(each, scale) for each in whole)
@@ -133,8 +136,15 @@ def paired_blocks(
         freedom = min(freedom, *(_clusters(side, quantile) - 1 for side, _ in sides))
     if not np.isfinite(before).all() or not np.isfinite(after).all():
         return None
-    unit = "batches" if is_batched else "parts"
-    return PairedBlocks(after - before, last - first, len(common), unit, max(1.0, freedom))
+    return PairedBlocks(
+        after - before,
+        last - first,
+        len(common),
+        "batches" if is_batched else "parts",
+        max(1.0, freedom),
+        whole,
+        (base.samples, new.samples),
+    )
 
 
 def _of_blocks(

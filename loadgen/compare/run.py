@@ -45,6 +45,7 @@ class ComparedRun:
     users: str = ""
     rows: frozenset[str] = frozenset()
     machine: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     remarks: tuple[str, ...] = ()
     found_warmup_s: float = 0.0

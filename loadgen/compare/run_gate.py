@@ -43,8 +43,6 @@ def _refusal(limit: Limit, has_objective: bool, is_batched: bool, needs_proof: b
     metric = limit.statistic.metric
     if limit.kind != "value":
         return "is of a change, which needs a base: use `kvswarm compare BASE NEW --gate` for it"
-    if metric.form == "share" and limit.bound > 1:
-        return "is more than the whole: limit a share to at most 100%"
     if metric.name in OBJECTIVE and not has_objective:
         return "needs an objective of requests: give --slo, as ttft_ms<=500"
     if metric.source == "locust":
@@ -97,9 +95,7 @@ class LimitFinding:
             end = figure(self.limit.statistic, float(f"{self.possible:.2g}"))
             said = "no proof, " if self._keeps(self.value) and not self.is_met else ""
             return f"{shown} ({said}{seen}: {way} to {end} is possible)"
-        of, least = self.limit.statistic.of_values, self.limit.statistic.least_values
-        few = f": too few for a {of}, which needs {least:,}" if self.samples < least else ""
-        return f"{shown} (n={self.samples:,}{few})"
+        return f"{shown} (n={self.samples:,})"
 
     def to_json(self) -> dict[str, Any]:
         """Shares as fractions, as everywhere in a summary."""
@@ -199,7 +195,11 @@ def _finding(
             possible = share_ends(value, samples, z)[limit.at_most]
         return LimitFinding(limit, value, samples, f"not known: {_lack(limit, tally)}", possible)
     value, samples = _statistic(limit.statistic, tally, column)
-    return LimitFinding(limit, value, samples, f"not known: {_lack(limit, tally)}")
+    lack, least = _lack(limit, tally), limit.statistic.least_values
+    if value is not None and samples < least:
+        value = None
+        lack = f"n={samples:,}: too few for a {limit.statistic.of_values}, which needs {least:,}"
+    return LimitFinding(limit, value, samples, f"not known: {lack}")
 
 
 def _statistic(

@@ -14,7 +14,7 @@ from loadgen.compare.series import RequestMarks, Series, Values, series_of
 from loadgen.errors import UsageError
 from loadgen.runs.columns import read_header
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.json_file import malformed
+from loadgen.runs.json_file import malformed, value_at
 from loadgen.runs.recorded import REQUESTS_CSV, SUMMARY_JSON, RecordedRun
 from loadgen.runs.requests import NEEDED, Requests, read_requests
 from loadgen.stats.steady_state import SteadyState, enough_s, is_notable
@@ -58,6 +58,7 @@ def _read_directory(path: Path, warmup_s: float | None) -> ComparedRun:
         prompts=prompts_of(requests),
         users=str(run.options.get("num_users") or ""),
         machine=str(run.description.get("machine", "")),
+        versions=_versions(run.description),
         faults=faults,
         remarks=(
             *map(str, faults),
@@ -75,6 +76,13 @@ def _facts(file: Path, description: Mapping[str, Any], batched: bool) -> dict[st
         raise malformed(file, str(error)) from None
 
 
+def _versions(description: Mapping[str, Any]) -> dict[str, str]:
+    """Of the packages, and what a host says of its own; empty where the run does not tell."""
+    host = {"the host": value_at(description, "host_facts.version")}
+    told = {**(description.get("versions") or {}), **host}
+    return {str(name): str(each) for name, each in told.items() if each}
+
+
 def _losses(run: RecordedRun) -> Iterator[Fault]:
     if run.missing:
         yield Fault("rows are missing", run.missing)
@@ -82,6 +90,10 @@ def _losses(run: RecordedRun) -> Iterator[Fault]:
 
 def _remarks(run: RecordedRun, told: str = "") -> Iterator[str]:
     """All but what was `told`."""
+    if run.is_simulated:
+        yield "it is simulated: no server answered"
+    if run.reset_s is not None:
+        yield f"its statistics were reset at {run.reset_s:.4g} s: what was before is not counted"
     if run.description.get("cache_state") == "unknown":
         yield "what the caches held at the start is not known"
     if late := int(run.requests.is_late.sum()):

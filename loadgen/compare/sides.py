@@ -102,7 +102,11 @@ class Sides:
         return base, new
 
     def figures(self, statistic: Statistic) -> tuple[float | None, float | None]:
-        """Each side's figure: the mean over its runs, of values and rates the geometric one."""
+        """Each side's figure, of what their difference is made of: that of the pairs, else the mean
+        over its runs, of values and rates the geometric one. Where both sides have the same seeds,
+        each of these counts once."""
+        if (paired := self.paired(statistic, scale_of(statistic))) is not None:
+            return paired.figures
         return self._figure(self.base, statistic), self._figure(self.new, statistic)
 
     def _figure(self, side: Sequence[ComparedRun], statistic: Statistic) -> float | None:
@@ -110,9 +114,11 @@ class Sides:
         known = [value for value in values if value is not None and math.isfinite(value)]
         if len(known) < len(values):
             return None
-        if scale_of(statistic) == "plain" or min(known) <= 0:
-            return float(np.mean(known))
-        return math.exp(float(np.mean(np.log(known))))
+        is_log = scale_of(statistic) == "log" and min(known) > 0
+        seeds = [run.seed if set(self.seeds[0]) == set(self.seeds[1]) else "" for run in side]
+        weights = [1 / seeds.count(seed) for seed in seeds]
+        mean = float(np.average(np.log(known) if is_log else known, weights=weights))
+        return math.exp(mean) if is_log else mean
 
     def is_enough(self, statistic: Statistic) -> bool:
         """Whether an interval can be given, as far as the number of samples goes."""

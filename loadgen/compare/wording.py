@@ -43,9 +43,10 @@ def _factor(statistic: Statistic, ratio: float) -> str:
         return ""
     if max(ratio, 1 / ratio) < LEAST_FACTOR:
         return ""
+    times = digits(float(f"{max(ratio, 1 / ratio):.2g}"))
     if statistic.metric.unit not in ("ms", "s"):
-        return f"{ratio:.2g} times" if ratio > 1 else ""
-    return f"{1 / ratio:.2g} times as fast" if ratio < 1 else f"{ratio:.2g} times as long"
+        return f"{times} times" if ratio > 1 else ""
+    return f"{times} times as {'fast' if ratio < 1 else 'long'}"
 
 
 def bounds(row: ComparedMetric) -> str:
@@ -67,6 +68,8 @@ def verdict(row: ComparedMetric) -> str:
     said = _OF_THE_INTERVAL.get(row.verdict, row.verdict)
     if row.verdict == "single runs" and row.explained_by is not None:
         said = f"between {single_runs(row.explained_by)}"
+    if row.verdict == "too little data" and min(row.samples) < row.statistic.least_values:
+        said = f"too few values for a {row.statistic.of_values}"
     agreed = agreement(row)
     return f"{said}, {agreed}" if agreed else said
 

@@ -18,6 +18,7 @@ from loadgen.launch.terminal import Interruption, interruptible, say
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.runs.json_file import read_json, value_at
 from loadgen.scratch import scratch_folder
+from loadgen.stats.summary import known_statistics
 from loadgen.targets.service_group import ServiceGroup
 
 PRECEDENCE = (UNRECORDED, TARGET_DIED, WRONG_USE, FAILED, SATURATED, DONE)
@@ -110,9 +111,13 @@ def side_by_side(runs: Mapping[str, Path]) -> Table:
 
 
 def _told(summary: Mapping[str, Any], place: str) -> Any:
-    """Labels without retrieval are right or wrong by design."""
-    needed = value_at(summary, NEEDED.get(place, place))
-    return None if needed is None else value_at(summary, place)
+    """Labels without retrieval are right or wrong by design, and of few values no p95 is told."""
+    if value_at(summary, NEEDED.get(place, place)) is None:
+        return None
+    metric, _, statistic = place.rpartition(".")
+    if metric.startswith("metrics."):
+        return known_statistics(value_at(summary, metric))[statistic]
+    return value_at(summary, place)
 
 
 OF_SOME = ("labels right", "retrieval p50 (ms)", "retrieval in TTFT", "within the objective")

@@ -20,6 +20,7 @@ from loadgen.saturate.search_state import Ending, SearchPlan, SearchState, Trial
 from loadgen.saturate.trial import Trial
 from loadgen.scratch import write_whole
 from loadgen.stats.metrics import limited
+from loadgen.stats.sketch import least_values
 from loadgen.stats.slo import Slo
 
 USUAL_COLUMN = "ttft_ms"
@@ -66,9 +67,9 @@ def request_limits(objective: Objective) -> Slo | None:
     """What a request must keep to count as good: its own limits, or those of all latencies."""
     if objective.request is not None:
         return objective.request
-    limits = {
+    limits = {  # of several on a column the widest
         limit.statistic.metric.column: limit.bound
-        for limit in objective.limits
+        for limit in sorted(objective.limits, key=lambda limit: limit.bound)
         if limit.statistic.of_values and limit.statistic.metric.column in limited()
     }
     return Slo(tuple(limits.items())) if limits else None
@@ -107,11 +108,12 @@ def _point(state: SearchState, step: TrialStep, trial: Trial) -> Point:
 
 
 def _percentiles(trial: Trial, column: str, limit: Limit | None) -> list[float | None]:
-    """Of what the limit is judged by: with what was cut off beyond it."""
+    """Of what the limit is judged by: with what was cut off beyond it. None of too few values."""
     values = trial.values(column) if limit is None else trial.latency(column, limit.bound).value
-    if not len(values):
-        return [None, None, None]
-    return [float(each) for each in np.quantile(values, (0.5, 0.95, 0.99))]
+    return [
+        float(np.quantile(values, q)) if len(values) >= least_values(q) else None
+        for q in (0.5, 0.95, 0.99)
+    ]
 
 
 SATURATE_JSON, TRIAL_JSON = "saturate.json", "trial.json"

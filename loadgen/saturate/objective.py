@@ -58,15 +58,13 @@ def _column(part: str) -> str:
 
 def slo_limit(part: str) -> Limit:
     """One part of an objective. Raises UsageError."""
-    if found := _GOODPUT.fullmatch(part):
-        limit = Limit(GOODPUT, False, float(found[1]) / 100, "value", f"goodput>={found[1]}%")
-        _check_share(limit)
-        return limit
     try:
         limit = parse_limit(part)
     except UsageError as error:
         said = str(error).replace("--gate", "--slo").replace("<=+10%", "<=500")
         raise UsageError(said if "--slo" in said else f"--slo: {said}") from None
+    if found := _GOODPUT.fullmatch(part):
+        return replace(limit, statistic=GOODPUT, text=f"goodput>={found[1]}%")
     _check_limit(limit)
     return limit
 
@@ -81,16 +79,8 @@ def _check_limit(limit: Limit) -> None:
         raise UsageError(
             f"--slo: {name} is not for this: limit {', '.join(_OF_REQUESTS)}, errors, goodput"
         )
-    _check_share(limit)
     if not limit.at_most:
         raise UsageError(f"--slo: {limit.text} would want more of it: write {name} with <=")
-
-
-def _check_share(limit: Limit) -> None:
-    if limit.statistic.metric.form == "share" and limit.bound > 1:
-        raise UsageError(
-            f"--slo: {limit.text} is more than the whole: limit a share to at most 100%"
-        )
 
 
 def _check(limits: list[Limit], of_requests: list[str]) -> None:

@@ -53,18 +53,17 @@ def figures(judgement: LoadJudgement) -> str:
 
 
 def _figure(each: LimitFigure) -> str:
-    name, interval = each.limit.statistic.name, each.interval
-    if interval is None:
-        return f"{name} of {each.samples} requests, which are too few"
-    estimate, low, high = (
-        figure(each.limit.statistic, value)
-        for value in (interval.estimate, interval.low, interval.high)
-    )
-    share = each.within
+    name, interval, share = each.limit.statistic.name, each.interval, each.within
     within = (
         f", {100 * share.estimate:.3g} % within it [{100 * share.low:.3g}, {100 * share.high:.3g}]"
         if share
         else ""
+    )
+    if interval is None or each.samples < each.limit.statistic.least_values:
+        return f"{name} of {each.samples} requests, which are too few{within}"
+    estimate, low, high = (
+        figure(each.limit.statistic, value)
+        for value in (interval.estimate, interval.low, interval.high)
     )
     return f"{name} {estimate} [{_bare(low)}, {_bare(high)}]{within}"
 

@@ -23,6 +23,12 @@ def bucket_middle(index: int) -> float:
     return float(GAMMA**index * _MIDDLE)
 
 
+def least_values(q: float) -> int:
+    """From how many values on one lies beyond the `q`-quantile, for 0 < q < 1: 20 for p95, 100 for
+    p99. A median is one of any."""
+    return 1 if q == 0.5 else math.ceil(round(1 / min(q, 1 - q), 6))
+
+
 class Sketch:
     """Counts values >= 0 in logarithmic buckets (DDSketch, Masson et al., VLDB 2019).
 
@@ -157,6 +163,10 @@ class Sketch:
         if rank == lower:
             return low
         return low + (rank - lower) * (self._at_rank(lower + 1) - low)
+
+    def known_quantile(self, q: float) -> float | None:
+        """The same for people to read: None where no value lies beyond it."""
+        return self.quantile(q) if self.count >= least_values(q) else None
 
     def counts_up_to(self, bounds: Sequence[float]) -> list[int]:
         """How many values are at most each of `bounds` (>= 0); one less than 0.5 % away from a

@@ -11,7 +11,7 @@ import orjson
 from loadgen.scratch import write_whole
 from loadgen.stats import metrics
 from loadgen.stats.server_counters import NO_FIGURES
-from loadgen.stats.sketch import Sketch
+from loadgen.stats.sketch import Sketch, least_values
 from loadgen.stats.tally import Tally
 
 STATISTICS = ("count", "mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")
@@ -103,6 +103,17 @@ def statistics_of(sketch: Sketch) -> dict[str, float | None]:
         **quantiles,
         "max": sketch.max,
     }
+
+
+TAILS = "A p90 is of 10 values or more, a p95 of 20, a p99 of 100: fewer have none beyond it."
+
+
+def known_statistics(found: Mapping[str, float | None]) -> dict[str, float | None]:
+    """A metric's `STATISTICS` for people to read: a percentile that no value lies beyond is None
+    (`TAILS`)."""
+    count = found.get("count") or 0
+    few = (name for name, q in _QUANTILES.items() if name in found and count < least_values(q))
+    return {**found, **dict.fromkeys(few)}
 
 
 def death_line(told: Mapping[str, Any]) -> str:

@@ -74,8 +74,8 @@ def read_made_cell(run: Path) -> MadeCell | None:
 def figures_of(
     description: Mapping[str, Any], summary: Mapping[str, Any], file: Path
 ) -> dict[str, float | None]:
-    """Every one of `FIGURES`, None where the run has none, or too few values for a percentile
-    (`TAILS`). Raises UsageError, naming `file`, for what is no number."""
+    """Every one of `FIGURES`, None where the run has none, or too few values for a percentile.
+    Raises UsageError, naming `file`, for what is no number."""
     content = {**summary, "run": description, "totals": _totals(summary)}
     found = {name: _figure(value_at(content, place), file) for name, place in FIGURES.items()}
     few = (
@@ -146,9 +146,6 @@ _LEAST: Mapping[str, tuple[str, int]] = {
     if not each.neutral
     for tail in ("p95", "p99")
 }
-TAILS = (
-    "A p95 is of runs with at least 20 values, a p99 of runs with 100: fewer have none beyond it."
-)
 
 
 CELLS, CELLS_CSV = "cells", "cells.csv"

@@ -139,7 +139,11 @@ class Advice:
         yield from self._doubts()
 
     def _doubts(self) -> Iterator[str]:
-        """What runs that differ could turn."""
+        """What runs that differ could turn, and a percentile that no request lies beyond."""
+        served, wanted = len(self.candidates[0].prediction.ttft_s), self.limit.statistic
+        if served < wanted.least_values:
+            needs = f"which needs {wanted.least_values:,}: send more before you rely on it"
+            yield f"Of {served:,} requests no {wanted.of_values} is known, {needs}."
         best = [self.smallest(order) for order in ORDERS]
         for each in best:
             if each is not None and each.is_open(self.limit):

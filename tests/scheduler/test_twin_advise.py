@@ -210,6 +210,7 @@ def test_a_size_that_keeps_below_one_that_does_not_is_told_with_it(first_come: f
     assert "but 10,240 do not (501 ms): measure both." in said
     for wrong in ("No size", "no cache", "The order"):
         assert wrong not in said
+    assert "Of 2 requests no p95 is known, which needs 20" in said
     told = {(each.kv_tokens, each.by_context) for each in advice.answers}
     assert told >= {(5120, True), (10_240, True)}
     assert ((5120, False) in told) == (first_come < 500)

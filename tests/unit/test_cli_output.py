@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from loadgen.cli import main
+from loadgen.cli.simulate import FIGURES, _table
 
 NO_SPACE = "kvswarm: cannot write to stdout: No space left on device: send the output elsewhere\n"
 # A command that is told while it prints is ended by that; here it has printed and goes on.
@@ -144,3 +147,13 @@ def test_a_complaint_is_one_short_line_whatever_was_given(
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert len(line) < 1_000
+
+
+@pytest.mark.parametrize(("replies", "is_told"), [(19, False), (20, True)])
+def test_a_simulated_p95_of_few_replies_is_not_told(replies: int, is_told: bool) -> None:
+    told: Any = SimpleNamespace(
+        intervals={}, figures=dict.fromkeys(FIGURES, 1.0), ttft_s=[0.1] * replies
+    )
+    lines = "\n".join(_table(told, None))
+    assert "TTFT p50" in lines
+    assert ("TTFT p95" in lines) == is_told

@@ -289,6 +289,49 @@ def test_a_run_given_twice_is_no_repeat(tmp_path: Path, capsys: pytest.CaptureFi
     assert (code, "is given 2 times" in err) == (2, True)
 
 
+def test_a_run_against_itself_passes_no_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "a", STEADY)
+    (tmp_path / "again").symlink_to(run)
+    code, _, err = call(capsys, run, tmp_path / "again", "--gate", "ttft_ms.mean<=+0%")
+    assert (code, "is given 2 times" in err) == (2, True)
+
+
+def test_proof_without_limits_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [write_run(tmp_path / name, STEADY) for name in "ab"]
+    code, _, err = call(capsys, *runs, "--require-proof")
+    assert (code, "--require-proof is of limits: give them with --gate" in err) == (2, True)
+
+
+def test_what_else_differs_between_runs_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"versions": {"vllm": "0.31.0", "python": "3.11"}, "host_facts": {"version": "0.31.0"}}
+    newer = {"versions": {"vllm": "0.32.0", "python": "3.11"}, "host_facts": {"version": "0.32.0"}}
+    base, same = (write_run(tmp_path / name, STEADY, **told) for name in "ab")
+    new = write_run(tmp_path / "c", STEADY, **newer)
+    assert "differ in versions" not in call(capsys, base, same)[1]
+    said = "the runs differ in versions: the host '0.31.0' against '0.32.0'; vllm '0.31.0' against"
+    assert said in " ".join(call(capsys, base, new)[1].split())
+    (same / "summary.json").write_text(json.dumps({"stats_reset_s": 3.0}))
+    reset = f"{same}: its statistics were reset at 3 s: what was before is not counted"
+    assert reset in " ".join(call(capsys, base, same)[1].split())
+
+
+def test_a_simulated_run_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write_run(tmp_path / "a", STEADY)
+    simulated = {"cache_state": "simulated", "target": target() | {"simulated": {}}}
+    new = write_run(tmp_path / "b", STEADY, **simulated)
+    assert call(capsys, base, new)[0] == 2
+    out = call(capsys, base, new, "--vary", "target,cache_state")[1]
+    assert f"{new}: it is simulated: no server answered" in " ".join(out.split())
+
+
 def test_noise_of_a_run_that_is_not_sound_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -377,6 +420,9 @@ def test_noise_of_another_machine_is_not_used(
     capsys.readouterr()
     base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", STEADY)
     assert "measure it with `kvswarm noise`" in call(capsys, base, new)[1]
+    kept = next((tmp_path / "home").rglob("noise.json"))
+    out = " ".join(call(capsys, base, new, "--noise", kept)[1].split())
+    assert "identical runs of vllm on another machine" in out
 
 
 def test_noise_of_runs_that_differ_is_refused(

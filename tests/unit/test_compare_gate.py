@@ -9,7 +9,7 @@ import pytest
 from compare_runs import run_of
 
 from loadgen.compare import wording
-from loadgen.compare.comparison import Comparison, compare
+from loadgen.compare.comparison import ComparedMetric, Comparison, compare
 from loadgen.compare.gate import parse_gate, parse_limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import METRICS, figure, parse_statistic
@@ -32,6 +32,7 @@ STEADY = 100 * np.exp(0.05 * np.random.default_rng(0).standard_normal(400))
         ("errors<=0.1%", True, 0.001, "value"),
         ("cached_share>=-2%", False, -0.02, "difference"),
         ("e2e_ms.p50<=+0%", True, 0.0, "relative"),
+        ("errors<=100%", True, 1.0, "value"),
     ],
 )
 def test_limits(text: str, at_most: bool, bound: float, kind: str) -> None:
@@ -54,6 +55,11 @@ def test_limits(text: str, at_most: bool, bound: float, kind: str) -> None:
         ("ttft_ms<=+1%", "ttft_ms.mean or a percentile"),
         ("ttft_ms.p0<=+1%", "a percentile"),
         ("ttft_ms.p100<=+1%", "a percentile"),
+        (f"ttft_ms.p99.{'9' * 20}<=+1%", "a percentile"),
+        ("errors<=150%", "more than the whole"),
+        ("cached_share>=-150%", "more than the whole"),
+        ("requests_per_s>=-100%", "no figure falls by more than 100%"),
+        ("ttft_ms.p95<=-150%", "no figure falls by more than 100%"),
         ("errors.p95<=1%", "one figure"),
         ("no.toml", "cannot be read"),
     ],
@@ -77,8 +83,13 @@ def test_a_gate_in_a_file(content: str, tmp_path: Path) -> None:
 DEEP = "gate = " + "[" * 100_000
 
 
-@pytest.mark.parametrize("content", ["gate = 1", "[gate]", "[gate]\nerrors = 0.1", "gate =", DEEP])
-def test_files_without_a_gate(content: str, tmp_path: Path) -> None:
+OUTSIDE = '"ttft_ms.p95" = "<=+10%"\n[gate]\nerrors = "<=1%"'
+
+
+@pytest.mark.parametrize(
+    "content", ["gate = 1", "[gate]", "[gate]\nerrors = 0.1", "gate =", DEEP, OUTSIDE]
+)
+def test_files_that_are_no_gate(content: str, tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text(content)
     with pytest.raises(UsageError, match=r"gate.toml") as raised:
@@ -238,6 +249,42 @@ def test_repeats_do_not_tell_a_percentile_that_each_has_too_few_values_for(
 
 def verdict(base: ComparedRun, new: ComparedRun, name: str = "ttft_ms.mean") -> str:
     return compare(Sides((base,), (new,)), [parse_statistic(name)]).rows[0].verdict
+
+
+def test_as_many_errors_as_the_limit_are_not_beyond_it() -> None:
+    """0.7 % of 1,000: as a fraction divided by 100 the limit would be a little less."""
+    sides = Sides((run_of(of=1000),), (run_of(failed=7, of=1000),))
+    (judged,) = compare(sides, limits=parse_gate("errors<=0.7%")).judgements
+    assert judged.outcome == "passed"
+
+
+def test_figures_of_unequal_repeats_are_those_that_the_change_is_of() -> None:
+    """The second seed is four times as slow on both sides, and one has it twice."""
+
+    def side(*seeds: int) -> tuple[ComparedRun, ...]:
+        return tuple(run_of(STEADY * 4**seed, seed=seed) for seed in seeds)
+
+    (row,) = compare(Sides(side(0, 0, 1), side(0, 1, 1)), [parse_statistic("ttft_ms.mean")]).rows
+    assert row.change is not None
+    assert row.change.estimate == pytest.approx(0, abs=1e-9)
+    assert row.new == pytest.approx(row.base)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(-0.995, "-99.5 % (200 times as fast)"), (249.0, "+24,900 % (250 times as long)")],
+)
+def test_a_large_factor_is_told_in_digits(change: float, said: str) -> None:
+    interval = Interval(change, change, change)
+    row = ComparedMetric(parse_statistic("ttft_ms.mean"), 1.0, 1.0, (99, 99), interval, "better")
+    assert wording.change(row) == said
+
+
+def test_a_percentile_of_too_few_values_is_said_to_be_none() -> None:
+    (few,) = compare(
+        Sides((run_of(STEADY),), (run_of(STEADY[:19]),)), [parse_statistic("ttft_ms.p95")]
+    ).rows
+    assert wording.verdict(few) == "too few values for a p95"
 
 
 def test_verdicts() -> None:

@@ -82,9 +82,14 @@ def test_a_slower_side_that_sent_fewer_is_paired_on_those_it_sent(share: float) 
     if share < 0.5:
         assert not sides.send_the_same
         assert row.change.estimate > 0.5
+        said = "only 80 of 200 requests are on both sides: a change is also that of what was"
+        assert any(each.startswith(said) for each in found.remarks)
         return
     assert row.verdict == "worse"
     assert row.change.estimate == pytest.approx(0.15, abs=0.02)
+    assert row.base is not None
+    assert row.new == pytest.approx(row.base * (1 + row.change.estimate)), "of the same requests"
+    assert row.samples == (140, 140)
     assert "both sides sent 140 requests: these are compared pair by pair" in found.remarks
 
 

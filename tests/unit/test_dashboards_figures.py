@@ -116,8 +116,19 @@ def test_a_run_of_one_moment_has_one_bin_and_no_rate() -> None:
 
 def test_quantiles_of_bins_are_those_of_their_values() -> None:
     at_s, values = np.asarray([0.1, 0.2, 0.9, 2.5, np.nan]), np.asarray([1.0, 2, 9, 4, 5])
-    found = marks.binned_quantiles(at_s, values, np.arange(4.0), np.asarray([0.5, 1.0]))
-    np.testing.assert_array_equal(found, [[2, np.nan, 4], [9, np.nan, 4]])
+    found = marks.binned_quantiles(at_s, values, np.arange(4.0), np.asarray([0.5, 0.7]))
+    np.testing.assert_allclose(found, [[2, np.nan, 4], [np.nan, np.nan, np.nan]])
+    more = marks.binned_quantiles(np.zeros(4), np.arange(4.0), np.arange(2.0), np.asarray([0.7]))
+    np.testing.assert_allclose(more, [[2.1]])
+
+
+@pytest.mark.parametrize(("count", "has_p95"), [(19, False), (20, True)])
+def test_a_p95_is_drawn_of_spans_with_20_requests(count: int, has_p95: bool) -> None:
+    moments = np.zeros(count)
+    run = requests(count, at_s=moments, first_token_s=moments, end_s=moments)
+    labels = [line.get_label() for line in latency_over_time({"a": run}).axes[0].lines]
+    assert "TTFT p50" in labels
+    assert ("TTFT p95" in labels) == has_p95
 
 
 def test_order_of_service_is_that_of_first_tokens() -> None:

@@ -32,6 +32,7 @@ from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
 from loadgen.stats.server_counters import ServerSample, server_figures
+from loadgen.stats.summary import TAILS
 from rag_store.extras import install_command
 
 CONTEXT = {"name": "vllm-context", "usable_tokens": 5120, "argv": {}, "env": {}}
@@ -326,6 +327,24 @@ def test_figures_without_a_summary_are_those_of_the_requests(tmp_path: Path) -> 
     assert "computed from requests.csv" in computed.body
 
 
+@pytest.mark.usefixtures("_words_only")
+@pytest.mark.parametrize("with_summary", [True, False])
+@pytest.mark.parametrize(("count", "is_known"), [(19, False), (20, True)])
+def test_a_p95_of_fewer_than_20_requests_is_not_told(
+    tmp_path: Path, count: int, is_known: bool, with_summary: bool
+) -> None:
+    run = write_report_run(tmp_path / "run", requests(count, ("a",)))
+    if not with_summary:
+        (run / "summary.json").unlink()
+    shown = page_of(run)
+    known = [cell != "-" for cell in shown.row("ttft_ms")]
+    assert known == [True, True, True, True, is_known, False, True]
+    assert (shown.row("a")[-1] != "-") == is_known
+    (said,) = [each for each in shown.texts("p") if each.startswith("First token after")]
+    assert (" / - and" in said) == (not is_known)
+    assert TAILS in shown.body
+
+
 def test_comparison_has_the_verdicts_of_compare(tmp_path: Path) -> None:
     base = write_report_run(tmp_path / "base", requests(400))
     faster = [
@@ -347,8 +366,8 @@ def test_comparison_has_the_verdicts_of_compare(tmp_path: Path) -> None:
     assert first.startswith("new against base: better in ")
     assert all(row.statistic.name in first for row in better)
     latency = next(row for row in better if row.statistic.metric.form == "values")
-    said = f"{latency.statistic.name} ({wording.change(latency)[1:]} shorter, "
-    assert said in first
+    size, bracket, factor = wording.change(latency)[1:].partition(" (")
+    assert f"{latency.statistic.name} ({size} shorter{bracket}{factor}, " in first
     unsure = next(row for row in expected.rows if row.verdict == "no evidence")
     (told,) = [each for each in shown.texts("p") if each.endswith(": no evidence of a difference.")]
     assert told.startswith(f"{unsure.statistic.name} ({wording.change(unsure)[1:]}")

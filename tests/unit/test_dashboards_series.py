@@ -18,7 +18,8 @@ from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.json_file import write_json
 from loadgen.saturate.folder import SATURATE_JSON, TRIALS_CSV, Point
-from loadgen.sweep.table import TAILS, MadeCell, read_cells
+from loadgen.stats.summary import TAILS
+from loadgen.sweep.table import MadeCell, read_cells
 
 CELLS = [(target, users) for target in ("vllm", "vllm-context") for users in ("1", "2", "10")]
 
@@ -205,6 +206,7 @@ def test_a_search_is_shown_with_its_edge_and_its_trials(search: Path) -> None:
     assert page.row("20/s")[0] == "not met"
     assert page.row("20/s")[-1] == "the queue <grew>"
     assert page.row("10/s")[4] == "-"
+    assert TAILS in " ".join(page.texts("p"))
 
 
 def test_the_page_of_a_series_is_renewed_by_the_command_that_makes_reports(

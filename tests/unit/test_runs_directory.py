@@ -257,13 +257,18 @@ def test_the_rest_of_an_extra_body_is_recorded() -> None:
 
 
 def test_side_by_side_shows_a_dash_for_what_a_run_has_not(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text(json.dumps({"requests_per_s": 12.34}))
+    few = {"ttft_ms": {"count": 19, "p50": 7.0, "p95": 9.0}, "e2e_ms": {"count": 1, "p50": 8.0}}
+    told = {"requests_per_s": 12.34, "metrics": few}
+    (tmp_path / "summary.json").write_text(json.dumps(told))
     text = io.StringIO()
     table = side_by_side({"mine": tmp_path, "none": tmp_path / "nowhere"})
     Console(width=100, file=text).print(table)
     rows = {line.split("  ")[0]: line.split()[-2:] for line in text.getvalue().splitlines()}
     assert rows["requests/s"] == ["12.3", "-"]
     assert rows["requests ok"] == ["-", "-"]
+    assert rows["TTFT p50 (ms)"] == ["7", "-"]
+    assert rows["TTFT p95 (ms)"] == ["-", "-"]
+    assert rows["end-to-end p50 (ms)"] == ["8", "-"]
 
 
 def test_rows_of_retrieval_are_there_where_a_run_has_retrieved(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from loadgen.errors import RecordError, UsageError
 from loadgen.launch.search import SaturationSearch, _require_searched, trial_words
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, UNRECORDED, WRONG_USE
-from loadgen.saturate.folder import SearchFolder
+from loadgen.saturate.folder import SearchFolder, points_of
 from loadgen.saturate.judge import judge
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.search import Space
 from loadgen.saturate.search_state import SearchPlan, SearchState, TrialStep
 from loadgen.saturate.trial import Trial, read_trial
-from loadgen.saturate.wording import result_lines
+from loadgen.saturate.wording import figures, result_lines
 from loadgen.workload.arrivals import Rate
 
 HEADER = (
@@ -323,6 +323,36 @@ def test_low_loads_have_longer_trials() -> None:
 )
 def test_objectives_are_read(text: str, said: str) -> None:
     assert str(Objective.parse(text)).startswith(said)
+
+
+@pytest.mark.parametrize("limits", ["p95<=500, ttft_ms.p50<=90", "p50<=90, ttft_ms.p95<=500"])
+def test_goodput_is_of_the_widest_limit_in_whatever_order(tmp_path: Path, limits: str) -> None:
+    state = SearchState(plan(f"ttft_ms.{limits}"))
+    step = state.next(1)
+    assert step is not None
+    state.add(step, trial(tmp_path, steady_rows(40)))
+    (point,) = points_of(state)
+    assert point.goodput == 1.0
+    assert (point.p50_ms, point.p95_ms, point.p99_ms) == (100.0, 100.0, None), "of 40 requests"
+
+
+def test_a_percentile_of_too_few_requests_is_not_said(tmp_path: Path) -> None:
+    objective = Objective.parse("ttft_ms.p99.9<=500")
+    few, enough = (
+        figures(judge([trial(tmp_path / str(count), steady_rows(count))], objective))
+        for count in (999, 1000)
+    )
+    assert few.startswith("ttft_ms.p99.9 of 999 requests, which are too few, 100 % within it [")
+    assert enough.startswith("ttft_ms.p99.9 100 ms [")
+
+
+def test_as_many_errors_as_the_limit_keep_it(tmp_path: Path) -> None:
+    """0.7 % of 1,000: as a fraction divided by 100 the limit would be a little less."""
+    rows = steady_rows(1000)
+    for row in rows[:7]:
+        row[4:] = [*[None] * 4, "http_error"]
+    objective = Objective.parse("ttft_ms.mean<=500, errors<=0.7%")
+    assert judge([trial(tmp_path, rows)], objective).finding.verdict == "met"
 
 
 @pytest.mark.parametrize(

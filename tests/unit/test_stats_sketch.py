@@ -126,6 +126,14 @@ def test_a_count_stands_for_so_many_equal_values() -> None:
     assert [counted.quantile(q) for q in QUANTILES] == [listed.quantile(q) for q in QUANTILES]
 
 
+@pytest.mark.parametrize(
+    ("q", "least"), [(0.5, 1), (0.9, 10), (0.95, 20), (0.99, 100), (0.999, 1000), (0.05, 20)]
+)
+def test_a_quantile_that_no_value_lies_beyond_is_not_known(q: float, least: int) -> None:
+    assert sketch_of([1.0] * (least - 1)).known_quantile(q) is None
+    assert sketch_of([1.0] * least).known_quantile(q) == 1.0
+
+
 def test_an_empty_sketch_knows_nothing() -> None:
     sketch = Sketch()
     sketch.add_many([])

@@ -8,13 +8,14 @@ SCRIPT = """
 import sys
 from loadgen.errors import UsageError
 from loadgen.swarm.options.swarm_options import SwarmOptions
-from loadgen.swarm.leading.preparation import check_batches, check_shares
+from loadgen.swarm.leading.preparation import check_batches, check_shares, gate_of
 
 for values, users, workers in eval(sys.argv[1]):
     options = SwarmOptions.read(values)
     batched = bool({"batches", "batch_as"} & values.keys())
     try:
         check_shares(users, workers, options, batched)
+        gate_of(options, batched)
         if batched:
             check_batches(options)
         print()
@@ -37,6 +38,8 @@ CASES: list[tuple[dict[str, Any], int, int, str]] = [
     ({"batch_as": "list", "endpoint": "chat"}, 1, 1, "--endpoint completions"),
     ({"batch_as": "list", "output_tokens": "4-8"}, 1, 1, "give one number"),
     ({"batch_as": "requests", "endpoint": "chat", "output_tokens": "4-8"}, 1, 1, ""),
+    ({"require_proof": True}, 1, 1, "--require-proof is of limits: give them with --gate"),
+    ({"require_proof": True, "gate": "errors<=1%"}, 1, 1, ""),
 ]
 
 

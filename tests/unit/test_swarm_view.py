@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.stats.summary import summarize
+from loadgen.stats.summary import TAILS, statistics_of, summarize
 from loadgen.stats.tally import Tally
 from loadgen.swarm.showing.summary_words import (
     error_lines,
     in_percent,
     steady_lines,
     summary_lines,
+    summary_table,
 )
 from loadgen.swarm.showing.view import LiveFigures, live_lines
 
@@ -64,6 +65,41 @@ def test_a_run_that_sent_nothing_says_so() -> None:
     assert "none was sent" in summary_lines(summary | told)[0]
 
 
+@pytest.mark.parametrize(
+    ("count", "tails"), [(9, "---"), (19, "5--"), (20, "55-"), (99, "55-"), (100, "555")]
+)
+def test_percentiles_that_no_value_lies_beyond_are_not_told(count: int, tails: str) -> None:
+    tally = Tally()
+    for _ in range(count):
+        tally.sketches["ttft_ms"].add(5.0)
+    summary = summarize(tally, duration_s=1.0, diversity=None, server=None, client_saturated=False)
+    told = {"cached_share": None, "stats_reset_s": None, "lost_workers": 0}
+    table = summary_table(summary)
+    place = [*table.columns[0].cells].index("ttft_ms")
+    assert [[*column.cells][place] for column in table.columns[1:]] == [
+        *(str(count), "5", "5", *tails, "5")
+    ]
+    assert (TAILS in summary_lines(summary | told)) == ("-" in tails)
+    steady = STEADY | {"metrics": dict.fromkeys(("ttft_ms", "e2e_ms"), _statistics(count))}
+    (_, without) = steady_lines({"warmup": None, "steady_state": steady})
+    assert f"TTFT p50/p95 5 / {tails[1]} ms" in without
+
+
+def _statistics(count: int) -> dict[str, float | None]:
+    sketch = Tally().sketches["ttft_ms"]
+    sketch.add(5.0, count)
+    return statistics_of(sketch)
+
+
+@pytest.mark.parametrize(("per_s", "said"), [(0.04, "0.04"), (0.0, "0.0"), (1.26, "1.3")])
+def test_a_slow_rate_is_not_told_as_none(per_s: float, said: str) -> None:
+    summary = summarize(
+        Tally(), duration_s=1.0, diversity=None, server=None, client_saturated=False
+    )
+    told = {"requests_per_s": per_s, "stats_reset_s": None, "lost_workers": 0}
+    assert summary_lines(summary | told)[1].startswith(f"throughput: {said} requests/s")
+
+
 def test_failures_and_exceptions_are_lines_and_none_is_left_out_unsaid() -> None:
     errors = {n: SimpleNamespace(occurrences=n, error=f"HTTP 500: {n}") for n in range(1, 9)}
     raised = {1: {"count": 2, "msg": "a\nb" + "c" * 5_000}}
@@ -80,7 +116,7 @@ STEADY: dict[str, Any] = {
     "early": 41,
     "shift": 0.123,
     "requests_per_s": 9.87,
-    "metrics": {name: {"p50": 100.0, "p95": 250.5} for name in ("ttft_ms", "e2e_ms")},
+    "metrics": {name: {"count": 99, "p50": 100.0, "p95": 250.5} for name in ("ttft_ms", "e2e_ms")},
 }
 
 

@@ -2,11 +2,12 @@
 import { SERIES_COLOURS, clock, el, figure, hideTip, showTip, swatch } from "./elements.js";
 import { state } from "./feed.js";
 
+const FEW = "p95 from 20 in 5 s on, p99 from 100";
 export const CHARTS = [
   { title: "Time to first token", unit: "ms",
-    lines: { ttft_p50_ms: "p50", ttft_p95_ms: "p95", ttft_p99_ms: "p99" } },
+    few: FEW, lines: { ttft_p50_ms: "p50", ttft_p95_ms: "p95", ttft_p99_ms: "p99" } },
   { title: "Inter-token latency", unit: "ms",
-    lines: { itl_p50_ms: "p50", itl_p95_ms: "p95", itl_p99_ms: "p99" } },
+    few: FEW, lines: { itl_p50_ms: "p50", itl_p95_ms: "p95", itl_p99_ms: "p99" } },
   { title: "Requests", unit: "/s", lines: { requests_per_s: "served", failed_per_s: "failed" } },
   { title: "Output tokens", unit: "/s", lines: { output_tokens_per_s: "tokens" } },
   { title: "Users", unit: "", lines: { users: "users" } },
@@ -57,6 +58,7 @@ export class Chart {
     const shown = lines.filter((line) => line.values.some((value) => value !== null));
     for (const line of shown) this.legend.append(
       swatch(line.colour, line.name, figure(line.values[line.values.length - 1])));
+    if (this.spec.few && shown.length < lines.length) this.legend.append(this.spec.few);
     if (this.spec.gauge && age) this.legend.append(`the engine told nothing new for ${age} s`);
     this.frame(columns, shown);
     this.tell();

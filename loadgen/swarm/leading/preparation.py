@@ -151,6 +151,8 @@ def check_offline(
 def gate_of(options: SwarmOptions, batched: bool) -> tuple[Limit, ...]:
     """The limits that the run must keep; an empty `--gate`, as of a variable that is not set, is
     refused. Raises UsageError."""
+    if options.gate is None and options.require_proof:
+        raise UsageError("--require-proof is of limits: give them with --gate")
     if options.gate is None:
         return ()
     return parse_run_gate(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does no
 from collections.abc import Iterator, Mapping
 
 from loadgen.stats.steady_state import enough_s, is_notable
-from loadgen.stats.summary import death_line
+from loadgen.stats.summary import TAILS, death_line, known_statistics
 
 MOST_ERRORS = 5
 NOTABLE_SHARE = 0.001
@@ -42,7 +42,7 @@ def summary_table(summary: dict[str, Any]) -> "Table":
     for name in ("count", "mean", "p50", "p90", "p95", "p99", "max"):
         table.add_column(name, justify="right")
     for each in summarized():
-        metric = summary["metrics"][each.name]
+        metric = known_statistics(summary["metrics"][each.name])
         if each.neutral or not (each.is_usual or metric["count"]):
             continue
         figures = [in_ms(metric[key]) for key in ("mean", "p50", "p90", "p95", "p99", "max")]
@@ -95,6 +95,9 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         )
     if summary["stats_reset_s"] is not None:
         lines.append(f"figures count from the reset at {summary['stats_reset_s']:.1f} s on")
+    timed = [summary["metrics"][each.name] for each in summarized() if not each.neutral]
+    if any(each["count"] and each != known_statistics(each) for each in timed):
+        lines.append(TAILS)
     lines += steady_lines(summary)
     lines += token_time_lines(summary.get("token_times") or {})
     if summary["client_saturated"]:
@@ -175,7 +178,10 @@ def _percent(share: float) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+    """Less than one a second with two digits that count: 0.04 is not 0."""
+    if value is None:
+        return "-"
+    return f"{value:.2g}" if 0 < value < 0.95 else f"{value:.1f}"
 
 
 def _peak(summary: dict[str, Any]) -> str:
@@ -274,7 +280,7 @@ def left_out(warmup: Mapping[str, Any]) -> str:
 
 def _found(steady: Mapping[str, Any]) -> list[str]:
     ttft_ms, e2e_ms = (
-        " / ".join(_ms(steady["metrics"][name][each]) for each in ("p50", "p95"))
+        " / ".join(_ms(known_statistics(steady["metrics"][name])[each]) for each in ("p50", "p95"))
         for name in ("ttft_ms", "e2e_ms")
     )
     rate = steady["requests_per_s"]
@@ -283,7 +289,7 @@ def _found(steady: Mapping[str, Any]) -> list[str]:
         f" TTFT by {steady['shift']:+.0%} and are counted above"
         f" (--warmup {enough_s(steady['from_s'])} leaves them out)",
         f"without them: TTFT p50/p95 {ttft_ms} ms, E2E p50/p95 {e2e_ms} ms"
-        + ("" if rate is None else f", {rate:.1f} requests/s"),
+        + ("" if rate is None else f", {_rate(rate)} requests/s"),
     ]
 
 
