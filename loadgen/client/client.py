@@ -55,7 +55,7 @@ class ReplySink:
     """The sink of a completion's reply; raises what a failure means into the transport."""
 
     __slots__ = (
-        *("_before", "_current", "_events", "_exchange", "_head", "_last_words_s"),
+        *("_before", "_came_at", "_current", "_events", "_exchange", "_head", "_last_words_s"),
         *("_other_body", "_over_events", "_patterns", "_single", "_unread"),
         *("goes_on", "is_done", "patience_s"),
     )
@@ -77,11 +77,17 @@ class ReplySink:
         self._patterns = EventPatterns() if patterns is None else patterns
         # The replies to a list take turns, and who reads texts wants each event.
         self._single = exchange if type(exchange) is Exchange else None
-        self._head = Head(200)
+        self._head, self._came_at = Head(200), -math.inf
         self._other_body: bytearray | None = None
         self._over_events: int | None = None  # how many the reply had when it was complete
         self.goes_on = False
         self._unread = b""  # the last event that brought nothing
+
+    @property
+    def heard_at(self) -> float:
+        """When something last came, if only a comment by which a host keeps the connection; far
+        back for never."""
+        return max(self._came_at, self._exchange.last_token_at or -math.inf)
 
     def resend(self) -> None:
         """See Sink."""
@@ -90,7 +96,7 @@ class ReplySink:
     def begin(self, head: Head) -> None:
         """See Sink."""
         self._exchange.status, self._exchange.served_by = head.status, head.served_by
-        self._head = head
+        self._head, self._came_at = head, time.perf_counter()
         if head.status != 200 or not head.content_type.lower().startswith("text/event-stream"):
             self._other_body, self.patience_s = bytearray(), LINGER_S
         elif head.is_compressed:
@@ -118,6 +124,7 @@ class ReplySink:
             if current.event.usage is not None:
                 single.count_along(found, current.counted)
             return False
+        self._came_at = received_at
         if self._events.at_event:
             known = self._take_known(single, chunk, received_at)
             if known == len(chunk):
@@ -241,8 +248,9 @@ class StreamingClient:
         self._stack = contextlib.AsyncExitStack()
         self._transport = transport
         self._secrets = secrets_of(settings.headers, settings.extra_body)
-        self._under_way: dict[Exchange | ListExchange, None] = {}
-        self._heard_at: float | None = None
+        self._under_way: dict[Exchange | ListExchange, ReplySink | None] = {}
+        """With who takes its reply, None while it does not wait for one."""
+        self._heard_at = -math.inf
         self._last_words_s = LINGER_S
         self._patterns = EventPatterns()
         self._safe = lru_cache(maxsize=64)(self._made_safe)
@@ -297,23 +305,20 @@ class StreamingClient:
             exchange.served_by = self._safe(exchange.served_by)
             for times in exchange.times_of_replies:
                 self.log.count(times)
-            if exchange.status is not None and exchange.outcome not in ("cancelled", "timeout"):
-                self._heard_at = time.perf_counter()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request is under way."""
-        return bool(self._under_way)
+        """Whether a request waits for the host, and not for when it may ask again."""
+        return any(sink is not None for sink in self._under_way.values())
 
     def heard_at(self, since: float) -> float | None:
-        """When output or the end of a reply last came, None for never; any moment after `since`
-        will do."""
-        for exchange in self._under_way:
-            if self._heard_at is not None and self._heard_at > since:
+        """When any part of a reply last came, None for never; any moment after `since` will do."""
+        for sink in self._under_way.values():
+            if self._heard_at > since:
                 break
-            if (token_at := exchange.last_token_at) is not None:
-                self._heard_at = max(self._heard_at or token_at, token_at)
-        return self._heard_at
+            if sink is not None:
+                self._heard_at = max(self._heard_at, sink.heard_at)
+        return None if math.isinf(self._heard_at) else self._heard_at
 
     async def warm(self, connections: int, budget_s: float) -> None:
         """Open so many connections ahead, as far as `budget_s` allows.
@@ -361,11 +366,14 @@ class StreamingClient:
         if timeout_s <= 0:
             raise TimeoutError
         exchange.sent_at = exchange.sent_at or time.perf_counter()
-        is_broken = False
+        is_broken, self._under_way[exchange] = False, reception
         try:
             await transport.post(body, reception, timeout_s, own_headers)
         except Truncated:
             is_broken = True
+        finally:
+            self._heard_at = max(self._heard_at, reception.heard_at)
+            self._under_way[exchange] = None
         reception.require_stream()  # half an error's body still tells what was wrong
         reception.end(is_broken)
         exchange.succeed()

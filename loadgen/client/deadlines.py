@@ -1,11 +1,17 @@
-"""The deadlines of everything under way, behind one timer, and pauses between attempts."""
+"""The deadlines of everything under way, and pauses between attempts.
+
+A timer that fires late tells of this process, which did not run meanwhile: what came in time is
+taken in first, and what takes steps of ours has as much time again.
+"""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from email.utils import parsedate_to_datetime
 from typing import Generic, Protocol, TypeVar
+
+from loadgen.client.token_times import LATE_S
 
 FIRST_PAUSE_S = 1.0
 
@@ -72,6 +78,25 @@ class Deadlines(Generic[T]):
             what.expire()
         if self._due:
             self._arm(min(self._due.values()))
+
+
+@contextlib.asynccontextmanager
+async def time_limit(limit_s: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, but where the loop comes late to the end of it, this goes on for as
+    long as that was, at most `limit_s`: meanwhile nothing could be done. Raises TimeoutError."""
+    loop = asyncio.get_running_loop()
+    due_at = loop.time() + limit_s
+    async with asyncio.timeout(None) as limit:
+
+        def end() -> None:
+            late_s = min(loop.time() - due_at, limit_s)
+            limit.reschedule(loop.time() + (late_s if late_s > LATE_S else 0.0))
+
+        timer = loop.call_at(due_at, end)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def pause_before_retry_s(retry_after: str, retries: int) -> float:

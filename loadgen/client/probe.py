@@ -109,10 +109,15 @@ async def _model_cards(host: Host) -> dict[str, dict[str, Any]]:
     return {card["id"]: card for card in cards if isinstance(card.get("id"), str)}
 
 
-def _choose(url: str, served: tuple[str, ...], model: str | None) -> str:
+def listed_models(served: Sequence[str]) -> str:
+    """The first of these names, which are the host's, in a line; empty for none."""
     listed = ", ".join(one_line(name, MOST_CHARS) for name in served[:MAX_LISTED_MODELS])
-    if len(served) > MAX_LISTED_MODELS:
-        listed += f", and {len(served) - MAX_LISTED_MODELS} more"
+    more = len(served) - MAX_LISTED_MODELS
+    return f"{listed}, and {more} more" if more > 0 else listed
+
+
+def _choose(url: str, served: tuple[str, ...], model: str | None) -> str:
+    listed = listed_models(served)
     if model is None and len(served) == 1:
         return served[0]
     if model is None:

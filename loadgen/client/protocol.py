@@ -266,8 +266,6 @@ def _delta_output(delta: object) -> tuple[bool, bool]:
         return _brings_output(delta), False
     if delta.get("content") and isinstance(delta["content"], str):
         return True, False
-    if delta.get("tool_calls"):
-        return True, False
     names = [name for name, value in delta.items() if _is_output(name) and _brings_output(value)]
     names = [name for name in names if name != "name"]  # of the author; else of a function
     return bool(names), bool(names) and all(_is_of_reasoning(name, delta) for name in names)

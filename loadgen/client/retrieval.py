@@ -79,23 +79,26 @@ class RetrievalClient:
         body = _body(question)
         began_at = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return _retrieval(await self._ask(body), began_at, self._route)
+            answer = await self._ask(body, began_at + self._timeout_s)
+            return _retrieval(answer, began_at, self._route)
         except TimeoutError:
             raise TimedOut(self._said(f"no answer within {self._timeout_s:g} s")) from None
         except StreamFailure as failure:
             raise type(failure)(self._said(str(failure))) from failure
 
-    async def _ask(self, body: bytes) -> bytes:
+    async def _ask(self, body: bytes, due_at: float) -> bytes:
         for attempts_left in reversed(range(MAX_ATTEMPTS)):
+            if (left_s := due_at - time.perf_counter()) <= 0:
+                raise TimeoutError
             answer = WholeReply()
-            await self._transport.post(body, answer)
+            await self._transport.post(body, answer, left_s)
             status, content = answer.head.status, bytes(answer.body)
             if status == 200:
                 return content
             if status != 429 or not attempts_left:
                 break
-            await asyncio.sleep(_wait_s(answer.head.retry_after))
+            left_s = max(due_at - time.perf_counter(), 0.0)
+            await asyncio.sleep(min(_wait_s(answer.head.retry_after), left_s))
         raise HttpError(f"HTTP {status}: {host_message(content) or 'no message'}")
 
     def _said(self, text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Self
 from yarl import URL
 
 from loadgen.client.addresses import Addresses
-from loadgen.client.deadlines import Deadlines
+from loadgen.client.deadlines import Deadlines, time_limit
 from loadgen.client.stamped_transport import STAMPS, Arrivals, connect
 from loadgen.client.tls_layer import connect_by_tls
 from loadgen.client.token_times import LOOK_S, ReadLog
@@ -106,13 +106,13 @@ class WireTransport:
         kept = self._take(now)
         try:
             connection = kept or await self._open(now + timeout_s)
-            await self._converse(connection, request, sink, now + timeout_s)
+            await self._converse(connection, request, sink, _still_due(now, timeout_s))
         except Unanswered:
             if kept is None or time.perf_counter() - now > RACE_S:
                 raise
             connection = await self._open(now + timeout_s)
             sink.resend()
-            await self._converse(connection, request, sink, now + timeout_s)
+            await self._converse(connection, request, sink, _still_due(now, timeout_s))
 
     async def warm(self, connections: int) -> None:
         """See Transport."""
@@ -191,7 +191,7 @@ class WireTransport:
         left_s = due_at - time.perf_counter()
         limit_s = min(self._connect_timeout_s, left_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with time_limit(limit_s):
                 return await self._connect(limit_s)
         except OSError as error:
             # One that the system reports, and not a timer of ours, has a number.
@@ -204,7 +204,7 @@ class WireTransport:
         addresses = await self._addresses.find()
         for last, address in enumerate(addresses, 1 - len(addresses)):
             try:
-                async with asyncio.timeout(limit_s / len(addresses)):
+                async with time_limit(limit_s / len(addresses)):
                     connection = await self._connect_to(address)
             except OSError:
                 if not last:
@@ -237,3 +237,10 @@ class WireTransport:
         if self._deadlines is None:
             raise RuntimeError("WireTransport is not open: use `async with`")
         return WireConnection(self._host, self._deadlines, self._drained)
+
+
+def _still_due(began_at: float, timeout_s: float) -> float:
+    """When a request that is now sent has to be over. It had no time yet where this process has
+    slept for all of it while a connection was opened."""
+    now = time.perf_counter()
+    return (began_at if now < began_at + timeout_s else now) + timeout_s

@@ -7,8 +7,9 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from loadgen.compare.gate import CONFIDENCE, Limit, Outcome, junit, parse_gate
-from loadgen.compare.metrics import Statistic, figure, share_ends
+from loadgen.compare.metrics import figure, share_ends
 from loadgen.errors import UsageError
+from loadgen.stats.sketch import Sketch
 from loadgen.stats.tally import Tally
 
 if TYPE_CHECKING:  # numpy with it, and a run must start fast
@@ -194,7 +195,7 @@ def _finding(
         if value is not None and samples:
             possible = share_ends(value, samples, z)[limit.at_most]
         return LimitFinding(limit, value, samples, f"not known: {_lack(limit, tally)}", possible)
-    value, samples = _statistic(limit.statistic, tally, column)
+    value, samples = _statistic(limit, tally, column)
     lack, least = _lack(limit, tally), limit.statistic.least_values
     if value is not None and samples < least:
         value = None
@@ -202,13 +203,12 @@ def _finding(
     return LimitFinding(limit, value, samples, f"not known: {lack}")
 
 
-def _statistic(
-    statistic: Statistic, tally: Tally, column: ReadColumn | None
-) -> tuple[float | None, int]:
-    sketch, quantile = tally.sketches.get(statistic.metric.name), statistic.quantile
+def _statistic(limit: Limit, tally: Tally, column: ReadColumn | None) -> tuple[float | None, int]:
+    statistic, quantile = limit.statistic, limit.statistic.quantile
+    sketch = tally.sketches.get(statistic.metric.name)
     if sketch is not None:
-        value = sketch.mean if quantile is None else sketch.quantile(quantile)
-        return value, sketch.count
+        untold = tally.untold(statistic.metric.name) if limit.at_most else 0
+        return _of_sketch(sketch, quantile, untold), sketch.count
     from numpy import isnan
     from numpy import quantile as quantile_of
 
@@ -221,12 +221,24 @@ def _statistic(
     return float(values.mean() if quantile is None else quantile_of(values, quantile)), len(values)
 
 
+def _of_sketch(sketch: Sketch, quantile: float | None, untold: int) -> float | None:
+    """A percentile, None: the mean. Values that nobody knows may be beyond any limit."""
+    if quantile is None:
+        return None if untold else sketch.mean
+    if not untold:
+        return sketch.quantile(quantile)
+    rank, last = quantile * (sketch.count + untold - 1), sketch.count - 1
+    return sketch.quantile(rank / max(last, 1)) if rank <= last else None
+
+
 def _lack(limit: Limit, tally: Tally) -> str:
     name = limit.statistic.metric.name
     if not tally.finished:
         return "no request was finished"
     if name in OBJECTIVE:
         return "no request was held against the objective"
+    if untold := tally.untold(name):
+        return f"{untold:,} of {tally.ok:,} replies that are ok have no {name}"
     return f"no {name} in {tally.finished:,} requests, {tally.ok:,} of them ok"
 
 

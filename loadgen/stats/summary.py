@@ -29,7 +29,8 @@ FIELDS: Mapping[str, str] = {
     "metrics": "statistics of each [metric](metrics.md) of values",
     "server": "the engine's view, without a given `--warmup`, to the end of the drain; its other"
     " clients are in it too",
-    "server_note": "why figures of the engine are missing, end early or are of several models",
+    "server_note": "why figures of the engine are missing, begin late, end early or are of several"
+    " models",
     "replicas": "of several engines behind a router: `engines`, by name, with their `requests`,"
     " `share`, `contexts` and counters; `context_affinity`: the share of requests that went to the"
     " engine which got most of their context",

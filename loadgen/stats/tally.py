@@ -235,6 +235,15 @@ class Tally:
         """Requests that were cut off when they had waited too long."""
         return self._labels["late"]
 
+    def untold(self, metric: str) -> int:
+        """Replies that are `ok` and whose latency is not known: without output they have no TTFT,
+        and without counts no TPOT."""
+        counted = {"ttft_ms": "ttft_ms", "tpot_ms": "output_tokens"}.get(metric)
+        if counted is None:
+            return 0
+        ended = self.ok + self.late if metric == counted else self.ok
+        return max(ended - self.sketches[counted].count, 0)
+
     @property
     def judged(self) -> int:
         """Finished requests that were held against an objective."""

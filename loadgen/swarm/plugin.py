@@ -109,6 +109,9 @@ def parse_defaults_once() -> None:
 
 def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     interrupt_main_greenlet()
+    if stop_timeout_s := environment.parsed_options.stop_timeout:
+        # Locust's name for the same time, which decides what is late, too.
+        environment.parsed_options.drain = float(stop_timeout_s)
     if environment.parsed_options.processes:
         atexit.register(end_forked_workers)
     leader = Leader(environment, environment.kvswarm_stage)

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Self, TypeVar
 
+from loadgen.client.deadlines import time_limit
 from loadgen.errors import TargetError
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import Role
@@ -146,7 +147,7 @@ class ServiceGroup:
         timeout_s = self._start_timeout_s
         pause_s, longest_s = READY_POLL_S
         try:
-            async with asyncio.timeout(timeout_s):
+            async with time_limit(timeout_s):
                 while not await engine_api.is_ready(process.plan.ready_url):
                     await asyncio.wait([self._died], timeout=pause_s)
                     self.check()

@@ -47,6 +47,13 @@ def test_a_reply_that_stalls_after_its_first_token_is_late(run: Run) -> None:
     assert ran.code == 1
 
 
+def test_what_outlasts_the_stop_timeout_of_locust_is_late_as_by_ours(run: Run) -> None:
+    ran = run("--model", "silent", "-u", 8, "-r", 8, "-t", 3, "--stop-timeout", 1)
+    late = [row for row in ran.rows if row["late"]]
+    assert (len(late), ran.json("summary.json")["failed"], ran.code) == (8, 8, 1), ran.output
+    assert ran.json("run.json")["options"]["drain"] == 1.0
+
+
 def test_what_waited_for_all_of_its_own_time_counts_with_it(run: Run) -> None:
     ran = run("--model", "silent", "-u", 8, "-r", 8, "--timeout", 1, *ENDS)
     summary = ran.json("summary.json")

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import math
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,7 +20,7 @@ from behaviours import (
     usage,
 )
 
-from loadgen.client.client import StreamingClient
+from loadgen.client.client import ReplySink, StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import ConnectFailed
 from loadgen.client.settings import ClientSettings
@@ -174,6 +176,38 @@ async def test_a_complete_reply_survives_its_cancellation(server: BehaviourServe
     assert exchange.outcome == "ok"
 
 
+def test_any_part_of_a_reply_is_a_sign_of_life_and_only_output_is_a_token() -> None:
+    exchange = Exchange()
+    sink = ReplySink(exchange)
+    assert sink.heard_at == -math.inf
+    sink.begin(Head(200, "text/event-stream"))
+    began_at = sink.heard_at
+    for seconds, part in enumerate((b": ping\n\n", b"data", REPLY[0][4:], b": ping\n\n"), 1):
+        sink.feed(part, began_at + seconds)
+        assert sink.heard_at == began_at + seconds
+    assert list(exchange.token_times) == [began_at + 3]
+
+
+async def test_a_host_that_only_sends_comments_is_heard() -> None:
+    came_at = time.perf_counter() + 5.0
+
+    class Commenting(ScriptedTransport):
+        async def post(self, body: bytes, sink: Sink, *more: Any) -> None:
+            sink.begin(Head(200, "text/event-stream"))
+            sink.feed(b": still working\n\n", came_at)
+            await asyncio.sleep(60)
+
+    settings = ClientSettings(url="http://h", model="m")
+    async with StreamingClient(settings, Commenting([])) as client:
+        assert (client.heard_at(math.inf), client.is_waiting) == (None, False)
+        asking = asyncio.create_task(client.stream("hi", 3, Exchange()))
+        await asyncio.sleep(0)
+        assert (client.heard_at(math.inf), client.is_waiting) == (came_at, True)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert (client.heard_at(math.inf), client.is_waiting) == (came_at, False)
+
+
 async def test_a_refused_connection_is_a_connect_error() -> None:
     exchange = await ask_url(f"http://127.0.0.1:{unused_port()}")
     assert (exchange.outcome, exchange.status) == ("connect_error", None)
@@ -213,6 +247,21 @@ async def test_a_connection_that_does_not_open_in_time_is_a_connect_error(
     exchange = await ask_url("http://gpu-box:8000", connect_timeout_s=0.05)
     assert exchange.outcome == "connect_error"
     assert exchange.error == "gpu-box:8000 did not answer in time"
+
+
+@pytest.mark.parametrize("limit", ["connect_timeout_s", "timeout_s"])
+async def test_a_connection_that_opens_while_this_process_sleeps_is_used(
+    server: BehaviourServer, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    async def look_up(*_: Any, **__: Any) -> Any:
+        time.sleep(2.0)
+        await asyncio.sleep(0.01)
+        return [(0, 0, 0, "", ("127.0.0.1", 0))]
+
+    resolve_by(monkeypatch, look_up)
+    url = server.url("normal").replace("127.0.0.1", "gpu-box")
+    exchange = await ask_url(url, **{limit: 1.0})
+    assert (exchange.outcome, exchange.error) == ("ok", "")
 
 
 async def test_a_request_may_run_out_of_time_before_it_is_connected(

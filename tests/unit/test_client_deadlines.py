@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.client.addresses import Addresses
-from loadgen.client.deadlines import Deadlines
+from loadgen.client.deadlines import Deadlines, time_limit
 
 
 class Request:
@@ -40,6 +40,17 @@ async def test_what_is_closed_expires_no_more() -> None:
     assert deadlines.close() == (request,)
     await asyncio.sleep(0.03)
     assert not request.expired.is_set()
+
+
+async def test_who_slept_has_as_long_again_but_no_longer() -> None:
+    async with time_limit(0.5):
+        time.sleep(1.0)
+        await asyncio.sleep(0.01)  # what came meanwhile is looked at behind the timers
+    for slept_s in (0.0, 0.3):
+        with pytest.raises(TimeoutError):
+            async with time_limit(0.1):
+                time.sleep(slept_s)
+                await asyncio.sleep(60)
 
 
 class Names:

@@ -540,7 +540,10 @@ def test_output_may_stand_in_the_choice(brought: dict[str, Any], events: int) ->
     assert (exchange.outcome, len(exchange.token_times)) == ("ok", events)
 
 
-EMPTY: list[dict[str, Any]] = [{"delta": {}}, {"delta": {"content": ""}}, {"text": ""}]
+EMPTY: list[dict[str, Any]] = [
+    *({"delta": {}}, {"delta": {"content": ""}}, {"text": ""}),
+    {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}},
+]
 REPEATED = {"message": {"role": "assistant", "content": "abc"}}
 
 

@@ -66,7 +66,7 @@ def test_an_extra_field_may_depend_on_the_length_of_the_reply() -> None:
         choice(text=" "),
         choice(text="", token_ids=[5]),
         choice(delta={"content": "a"}),
-        choice(delta={"content": None, "tool_calls": [{"index": 0}]}),
+        choice(delta={"content": None, "tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
     ],
 )
 def test_output_in_any_form_is_content(payload: bytes) -> None:

@@ -143,6 +143,20 @@ async def test_what_a_rejected_reply_said_is_no_part_of_the_next() -> None:
     assert (exchange.finish_reason, exchange.reasoning_tokens) == ("length", 0)
 
 
+async def test_nobody_waits_for_a_host_in_the_pause_that_it_asked_for() -> None:
+    async with host((503, BUSY), retry_after="60") as log:
+        given = ClientSettings(url=f"http://127.0.0.1:{int(log[0])}", model="demo", retries=1)
+        async with asyncio.timeout(20), StreamingClient(given) as client:
+            asking = asyncio.create_task(client.stream("What?", 3, Exchange()))
+            await asyncio.sleep(0)
+            assert client.is_waiting
+            while len(log) < 2 or client.is_waiting:  # noqa: ASYNC110 (plain data)
+                await asyncio.sleep(0.01)
+            assert not asking.done()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
 async def test_nothing_is_tried_again_unasked_or_more_often_than_asked() -> None:
     async with host((503, BUSY)) as log:
         assert (await ask(log)).outcome == "rejected"

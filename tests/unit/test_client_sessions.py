@@ -81,6 +81,7 @@ REQUEST = Request(
     [
         ("context", None, "manual"),
         ("context", "guide", "guide"),
+        ("context", "", ""),
         ("user", "guide", "User-3"),
         ("conversation", None, "talk-7"),
     ],

@@ -18,6 +18,7 @@ from behaviours import DONE, REPLY, token, usage
 from loadgen.client import stamped_transport
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
+from loadgen.client.retrieval import LABEL_ROUTE, RetrievalClient
 from loadgen.client.settings import ClientSettings
 from loadgen.client.stamped_transport import Arrivals, StampedTransport, connect
 from loadgen.client.token_times import TokenTimes
@@ -37,6 +38,7 @@ def chunk(data: bytes) -> bytes:
 
 
 WHOLE = HEAD + chunk(b"".join((*REPLY, usage(), DONE))) + b"0\r\n\r\n"
+LONG = HEAD + chunk(b"".join((*[token("x" * 100)] * 200, REPLY[-1], usage(), DONE))) + b"0\r\n\r\n"
 
 
 @contextmanager
@@ -228,15 +230,34 @@ async def test_where_nothing_is_stamped_the_time_is_that_of_reading(
     assert asked_at + ASLEEP_S < exchange.token_times[0] < time.perf_counter()
 
 
-def test_what_came_in_time_is_not_called_late_by_a_loop_that_was() -> None:
+@pytest.mark.parametrize("reply", [WHOLE, LONG], ids=["short", "more than one read"])
+def test_what_came_in_time_is_not_called_late_by_a_loop_that_was(reply: bytes) -> None:
+    assert reply == WHOLE or len(reply) > 2 * stamped_transport.READ_BYTES
+
     def talk(connection: socket.socket) -> None:
         connection.recv(65_536)
         time.sleep(0.2)
-        connection.sendall(WHOLE)
+        connection.sendall(reply)
 
     with listening(talk) as url:
         exchange = uvloop.run(ask(url, asleep_s=ASLEEP_S, timeout_s=ASLEEP_S - 0.2))
     assert exchange.outcome == "ok", exchange.error
+
+
+async def test_a_label_that_came_in_time_is_not_called_late_either() -> None:
+    label = b'{"doc_id": "raft", "score": 1, "timings": {}}'
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        time.sleep(0.2)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(label), label))
+
+    with listening(talk) as url:
+        async with RetrievalClient(url, ASLEEP_S - 0.2, route=LABEL_ROUTE) as client:
+            asking = asyncio.ensure_future(client.retrieve("Who?"))
+            await asyncio.sleep(0.05)
+            time.sleep(ASLEEP_S)
+            assert (await asking).doc_id == "raft"
 
 
 async def test_a_request_larger_than_the_kernel_takes_at_once_arrives_whole() -> None:

@@ -14,7 +14,9 @@ from loadgen.runs.exit_code import DONE, FAILED, SATURATED, exit_code
 from loadgen.stats.tally import Tally
 
 
-def tally(ok: int, failed: int = 0, ttft_ms: float = 100.0, slo_met: bool | None = None) -> Tally:
+def tally(
+    ok: int, failed: int = 0, ttft_ms: float | None = 100.0, slo_met: bool | None = None
+) -> Tally:
     made = Tally()
     for number in range(ok + failed):
         known = dict.fromkeys(RequestRecord.__dataclass_fields__)
@@ -84,6 +86,38 @@ def test_an_unknown_figure_meets_no_limit_and_says_so(text: str, of: Tally) -> N
     assert (gate.is_met, gate.findings[0].value) == (False, None)
     assert "not known" in gate_lines(gate.to_json())[1]
     assert 'errors="1"' in to_junit(gate)
+
+
+def partly_told(known: int, unknown: int, **told: float) -> Tally:
+    """So many replies that are ok and tell these figures, and so many that tell none."""
+    made = tally(unknown, ttft_ms=None)
+    for _ in range(known):
+        fields = dict.fromkeys(RequestRecord.__dataclass_fields__)
+        made.add(RequestRecord(**{**fields, "outcome": "ok", "end_s": 10.0, "error": "", **told}))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "is_met"),
+    [
+        ("ttft_ms.p90<=200", 19, True),
+        ("ttft_ms.p95<=200", 19, False),
+        ("ttft_ms.p50<=200", 3, True),
+        ("ttft_ms.mean<=200", 19, False),
+        ("ttft_ms.mean>=99", 19, True),
+        ("tpot_ms.p50<=50", 3, True),
+        ("tpot_ms.p95<=50", 19, False),
+    ],
+)
+def test_replies_whose_figure_is_unknown_are_beyond_any_limit(
+    text: str, known: int, is_met: bool
+) -> None:
+    told = {"ttft_ms": 100.0, "tpot_ms": 20.0, "output_tokens": 5}
+    gate = judged(text, partly_told(known, 1, **told))
+    assert gate.is_met is is_met
+    if not is_met:
+        lack = f"1 of {known + 1} replies that are ok have no {text.partition('.')[0]}"
+        assert gate.findings[0].found == f"not known: {lack}"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,23 @@ def test_processes_started_apart_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert readings == {"master": 5.0, "worker": 5.0}
 
 
+def test_a_process_that_is_set_aside_between_two_readings_has_the_right_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_s, readings = [100.0], [0]
+
+    def wall_clock() -> float:
+        now_s = 1_700_000_000.0 + at_s[0]
+        at_s[0] += 0.4 if not readings[0] else 0.0
+        readings[0] += 1
+        return now_s
+
+    monkeypatch.setattr(time, "time", wall_clock)
+    monkeypatch.setattr(time, "perf_counter", lambda: at_s[0])
+    clock = RunClock(1_700_000_000.0)
+    assert clock.to_run_s(107.0) == pytest.approx(107.0, abs=1e-6)
+
+
 def test_a_wall_clock_set_during_the_run_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = RunClock(time.time())
     monkeypatch.setattr(time, "time", lambda: 0.0)

@@ -60,6 +60,11 @@ def test_a_trace_may_be_replayed(trace: Path) -> None:
         (("--session-by", "conversation"), "--session-by conversation needs a trace"),
         (("--trace", "{trace}", "--arrivals", "trace", "--rate", 5), "--trace-speed"),
         (("--trace", "{trace}", "--trace-speed", 0), "--trace-speed 0 is out of range"),
+        (("--trace", "{trace}", "--trace-speed", 2), "does not keep: give --arrivals trace"),
+        *(
+            ((f"--trace-{name}", 2), f"--trace-{name} changes a trace, and there is none")
+            for name in ("speed", "length-scale", "max-tokens", "limit")
+        ),
         (("--trace", "{trace}", "--trace-limit", -1), "--trace-limit -1 is out of range"),
         (("--trace", "{trace}", "--trace-max-tokens", 9), "leaves no request to replay"),
         (("--trace", "{trace}", "--labels", "shuffled"), "--labels shuffled has no meaning"),

@@ -1,6 +1,8 @@
 """Session: what comes of each request, on a client that replies at once."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +17,7 @@ from loadgen.record import NEVER_SENT, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.dispenser import SessionOver
 from loadgen.swarm.sending.labels import Labels
-from loadgen.swarm.sending.session import TURN_NOT_COME, Hooks, Session
+from loadgen.swarm.sending.session import CAME_TOO_LATE, TURN_NOT_COME, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
@@ -121,6 +123,47 @@ def test_stopping_records_what_was_due_and_frees_who_waits() -> None:
     assert len(unsent) >= 3
     assert {(row.outcome, row.sent_s) for row in unsent} == {("cancelled", None)}
     assert sum(row.outcome == "ok" for row in rows) == 1
+
+
+def test_what_was_due_while_this_process_slept_is_recorded_once_at_the_end() -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        session, _ = make_session(rows, pacer=ConstantPacer(Rate.parse("100")))
+        async with session.running():
+            await session.send(await session.next_turn(), "user")
+            time.sleep(0.5)
+            session.stop()
+            time.sleep(0.1)
+            session.stop()
+
+    uvloop.run(swarm())
+    late = [row for row in rows if row.error == CAME_TOO_LATE]
+    assert len(late) >= 40
+    assert {(row.outcome, row.sent_s) for row in late} == {("cancelled", None)}
+    assert sorted(int(row.request_id) for row in rows) == list(range(len(rows)))
+    assert max(row.scheduled_s for row in rows) <= min(row.end_s for row in late)
+
+
+def test_the_drain_waits_for_what_came_while_this_process_slept() -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        session, client = make_session(rows)
+        async with session.running():
+            client.free.clear()
+            user = asyncio.create_task(session.send(await session.next_turn(), "user"))
+            await asyncio.sleep(0)
+            session.stop()
+            draining = asyncio.create_task(session.drain(0.5))
+            await asyncio.sleep(0)
+            time.sleep(1.0)
+            asyncio.get_running_loop().call_later(0.01, client.free.set)
+            await draining
+            assert user.done()
+
+    uvloop.run(swarm())
+    assert [row.outcome for row in rows] == ["ok"]
 
 
 def test_a_cancelled_request_is_recorded() -> None:
@@ -314,3 +357,27 @@ def test_a_row_says_by_what_its_body_keeps_kv_apart(name: str) -> None:
 
     uvloop.run(swarm())
     assert [row.kv_scope for row in rows] == [scope]
+
+
+CUT_OFF = """
+from types import SimpleNamespace
+from loadgen.record import NEVER_SENT, RequestRecord
+from loadgen.stats.slo import CutOffRule
+from loadgen.swarm.sending import stage as module
+from loadgen.swarm.sending.session import CAME_TOO_LATE, TURN_NOT_COME
+module.Engine = SimpleNamespace(of_process=lambda: SimpleNamespace(post=lambda function: None))
+stage = module.Stage(SimpleNamespace())
+stage._cut_offs = CutOffRule(patience_s=5.0)
+wanted = {NEVER_SENT: "timeout", CAME_TOO_LATE: "cancelled", TURN_NOT_COME: "cancelled"}
+for error, outcome in wanted.items():
+    fields = dict.fromkeys(RequestRecord.__dataclass_fields__)
+    fields |= {"outcome": "cancelled", "scheduled_s": 0.0, "end_s": 9.0, "error": error}
+    record = RequestRecord(**fields)
+    stage._on_row(record, [])
+    assert record.outcome == outcome, (error, record.outcome)
+"""
+
+
+def test_what_this_process_came_too_late_to_send_has_not_waited_for_the_host() -> None:
+    # Locust patches the process that imports it.
+    subprocess.run([sys.executable, "-c", CUT_OFF], check=True, timeout=60)

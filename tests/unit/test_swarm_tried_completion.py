@@ -83,7 +83,7 @@ def tried(completions: Answer, chat: Answer = streaming, as_list: bool = False) 
             facts = HostFacts(
                 url=url,
                 model="m",
-                served_models=("m", "n"),
+                served_models=("m", "n\x1b[2J\nkvswarm: all is well"),
                 max_model_len=None,
                 is_vllm=False,
                 version=None,
@@ -128,7 +128,7 @@ def test_what_every_request_would_meet_is_said_at_once(
 ) -> None:
     with pytest.raises(HostError, match=said) as error:
         tried(completions, chat)
-    assert "\n" not in str(error.value)
+    assert str(error.value).isprintable()
     assert "secret-12" not in str(error.value)
 
 

@@ -11,9 +11,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from loadgen.client.failures import ConnectFailed
+from loadgen.errors import HostError
 from loadgen.stats.clock import RunClock
 from loadgen.stats.server_counters import ServerSample
-from loadgen.swarm.leading.watches import Scraper, ServerWatch, _lives, sources_of
+from loadgen.swarm.leading.watches import (
+    Scraper,
+    ServerWatch,
+    ServiceWatch,
+    _lives,
+    sources_of,
+)
 
 KEY = {"Authorization": "Bearer secret"}
 
@@ -73,6 +81,19 @@ def test_figures_that_end_before_the_run_are_told_with_their_end() -> None:
     assert "no counters of the engine after 59.0 s" in watch.note
 
 
+def test_figures_that_lack_the_first_requests_say_so_until_they_are_counted_anew() -> None:
+    watch = ServerWatch(lambda sample: None, lambda: None)
+    told = {"models": frozenset(), "lack": "", "began_late": True}
+    watch._scraper = SimpleNamespace(**told)  # type: ignore[assignment]
+    for at_s in (0.0, 1.0):
+        watch._take(ServerSample(at_s, prompt_tokens=900), {})
+    assert watch.note is not None
+    assert "lack what it did before" in watch.note
+    watch.reset()
+    watch._take(ServerSample(2.0, prompt_tokens=900), {})
+    assert watch.note is None
+
+
 def test_figures_that_begin_behind_the_start_are_told_to_be_unknown() -> None:
     watch = ServerWatch(lambda sample: None, lambda: None)
     watch._take(ServerSample(0.0), {})
@@ -103,6 +124,22 @@ async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:
             assert time.monotonic() - begun_s < 1.5
             assert samples == []
     assert [each.reachable for each in samples] == [None]
+
+
+async def test_a_first_page_that_comes_behind_the_first_requests_is_noticed() -> None:
+    async def page(request: web.Request) -> web.Response:
+        await asyncio.sleep(1.5)
+        return web.Response(text="vllm:prompt_tokens_total 900\n")
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    async with TestServer(app) as server, asyncio.timeout(20):
+        sources, dead = sources_of(str(server.make_url("")), {}), partial(_lives, None, time.time)
+        clock = RunClock(time.time())
+        scraper = Scraper(sources, clock, lambda *_: None, lambda: None, dead)
+        async with scraper.running():
+            while not scraper.began_late:  # noqa: ASYNC110 (plain data)
+                await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +183,25 @@ def test_names_of_models_do_nothing_to_the_terminal() -> None:
     assert watch.note is not None
     assert watch.note.isprintable()
     assert f"(a, b?[2J kvswarm: all is well, {'c' * 59}…)" in watch.note
+
+
+async def test_a_service_that_this_process_cannot_ask_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class OutOfDescriptors:
+        async def ask(self, method: str, path: str) -> None:
+            asked.append(path)
+            if len(asked) == 50:
+                raise asyncio.CancelledError
+            cause = ConnectFailed("this process has no file descriptors left")
+            cause.is_own = True
+            raise HostError("cannot be used") from cause
+
+    real_sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: real_sleep(0))
+    watch = ServiceWatch(lambda said: None, max_silence_s=60.0)
+    with pytest.raises(asyncio.CancelledError):
+        await watch._watch(OutOfDescriptors(), "/health")  # type: ignore[arg-type]
+    assert len(asked) == 50

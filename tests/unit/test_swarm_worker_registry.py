@@ -235,3 +235,21 @@ assert 10.0 <= run.now_s < 60.0, run.now_s
 
 def test_a_clock_that_is_set_during_a_run_does_not_move_it() -> None:
     subprocess.run([sys.executable, "-c", CLOCK_SET_BACK], check=True, timeout=60)
+
+
+def test_a_pause_of_the_master_is_not_a_silence_of_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swarm, at_s, naps = Swarm(), [0.0], [0]
+
+    def nap(seconds: float) -> None:
+        at_s[0] += 500.0  # stopped by Ctrl-Z, and then continued
+        naps[0] += 1
+        if naps[0] == 3:
+            for name in "abcd":
+                swarm.workers.drained(name)
+
+    monkeypatch.setattr(gevent, "sleep", nap)
+    monkeypatch.setattr(worker_registry, "time", SimpleNamespace(monotonic=lambda: at_s[0]))
+    swarm.workers.drain(1.0)
+    assert (naps[0], swarm.workers.lost, swarm.said) == (3, 0, [])

@@ -1,6 +1,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import psutil
 import pytest
 
 from loadgen.errors import TargetError, UsageError
+from loadgen.targets import engine_api
 from loadgen.targets.catalog import TargetSpec, load_catalog
 from loadgen.targets.engine_api import complete, fixed_prompt
+from loadgen.targets.plan import ServicePlan
+from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 from rag_store.extras import install_command
 
@@ -169,6 +173,23 @@ async def test_a_service_that_does_not_get_ready_is_given_up_and_stopped(start: 
         async with start("--never-ready", start_timeout_s=1.0):
             pass
     assert not [c for c in psutil.Process().children() if "guard" in " ".join(c.cmdline())]
+
+
+async def test_a_service_that_got_ready_while_this_process_slept_is_ready(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = iter((False, True))
+
+    async def is_ready(url: str) -> bool:
+        if not (answer := next(answers)):
+            time.sleep(1.0)
+        return answer
+
+    monkeypatch.setattr(engine_api, "is_ready", is_ready)
+    plan = ServicePlan("sleeper", ("sleep", "60"), {}, "http://h", "http://h/", None)
+    async with ServiceGroup([plan], tmp_path, start_timeout_s=0.5, stop_grace_s=0.5) as group:
+        await group.start()
+        group.check_whole()
 
 
 async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:

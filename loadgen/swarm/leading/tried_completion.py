@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange, ListExchange
-from loadgen.client.probe import HostFacts
+from loadgen.client.probe import HostFacts, listed_models
 from loadgen.client.protocol import ROUTES
 from loadgen.client.settings import API_KEY_VARIABLES, ClientSettings, Endpoint
 from loadgen.errors import HostError
@@ -26,7 +26,6 @@ WRONG_ROUTE = NO_ROUTE | {400, NOT_IMPLEMENTED}
 NO_KEY = frozenset({401, 403})
 FOR_NOW = frozenset({408, 425, 429})
 """What another request may be spared."""
-MAX_LISTED_MODELS = 10
 _OF_ENDPOINTS = re.compile(r"completions|endpoint|\bchat\b", re.IGNORECASE)
 """In the words of OpenAI and vLLM for a model that is not for this endpoint."""
 
@@ -93,9 +92,7 @@ def _refusal(settings: ClientSettings, facts: HostFacts, status: int, error: str
     said = f"host {settings.url} refuses a completion of model {settings.model!r} ({error})"
     if not _is_about_model(error):
         return f"{said}: see --endpoint, --extra-body and --header"
-    listed = ", ".join(facts.served_models[:MAX_LISTED_MODELS])
-    more = len(facts.served_models) - MAX_LISTED_MODELS
-    listed += f", and {more} more" if more > 0 else ""
+    listed = listed_models(facts.served_models)
     return f"{said}: choose --model from {listed or 'what it serves, of which it lists nothing'}"
 
 

@@ -31,6 +31,8 @@ KEPT = 60
 MOST_NAMED = 5
 FIRST_SAMPLE_S = 0.25
 """How long the load waits for the first sample. That takes longer only where `/metrics` hangs."""
+LATE_PAGE_S = 1.0
+"""A shorter time is hidden by that between two samples."""
 REFUSALS_UNTIL_DEAD = 3
 PAUSE_S = 1.0
 ANSWER_TIMEOUT_S = 5.0
@@ -79,7 +81,7 @@ class ServerWatch:
 
     @property
     def note(self) -> str | None:
-        """Why figures of the engine are missing, end early or are of several models."""
+        """Why figures of the engine are missing, begin late, end early or are of several models."""
         asked = self._engine
         models = self._scraper.models if self._scraper is not None else frozenset[str]()
         if len(models) > 1:
@@ -97,7 +99,10 @@ class ServerWatch:
                 return f"no counters of the engine after {end_s:.1f} s: {asked.metrics_url} {said}"
             return f"figures of the engine end at {end_s:.1f} s: {asked.metrics_url} {said}"
         if self.whole.told or not self.whole.count:
-            return None
+            began_late = self._scraper is not None and self._scraper.began_late
+            if not (began_late and self.whole.told) or self.course.count < self.whole.count:
+                return None
+            return f"figures of the engine lack what it did before {asked.metrics_url} answered"
         if not asked.series:
             return "no figures of the engine: its target names no metrics"
         if lack:
@@ -181,6 +186,8 @@ class Scraper:
         self._clock = clock
         self._on_sample = on_sample
         self._on_death = on_death
+        self.began_late = False
+        """The load had begun `LATE_PAGE_S` before the first sample was there."""
 
     @property
     def models(self) -> frozenset[str]:
@@ -217,7 +224,8 @@ class Scraper:
         return sample
 
     async def _watch(self, first: "asyncio.Task[ServerSample]") -> None:
-        await first
+        asked_s = (await first).at_s
+        self.began_late = self._clock.now_s() - asked_s > FIRST_SAMPLE_S + LATE_PAGE_S
         refused_s: list[float] = []
         while len(refused_s) < REFUSALS_UNTIL_DEAD:
             await asyncio.sleep(1.0)
@@ -260,7 +268,10 @@ class ServiceWatch:
             await asyncio.sleep(PAUSE_S)
             answer = await _answer(host, path)
             refusals = refusals + 1 if answer == "refusal" else 0
-            silent_s = silent_s + PAUSE_S + ANSWER_TIMEOUT_S if answer == "silence" else 0.0
+            if answer == "silence":
+                silent_s += PAUSE_S + ANSWER_TIMEOUT_S
+            elif answer != "unknown":
+                silent_s = 0.0
         limit = f"is not answering: nothing for {self._max_silence_s:g} s"
         said = limit if silent_s else "is gone"
         Engine.of_process().post(partial(self._on_death, said))
@@ -325,11 +336,12 @@ async def _lives(url: str | None, heard_s: Callable[[], float], since_s: float) 
 
 
 async def _answer(host: Host, path: str) -> str:
+    """Whether there is one, or a refusal, or silence; unknown where this process cannot ask."""
     try:
         await host.ask("GET", path)
     except HostError as error:
         if getattr(error.__cause__, "is_own", False):
-            return "silence"
+            return "unknown"
         if isinstance(error.__cause__, ConnectFailed | Truncated):
             return "refusal"
         return "answer" if error.__cause__ else "silence"

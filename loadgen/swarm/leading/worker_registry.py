@@ -7,6 +7,7 @@ from typing import Any
 import gevent
 
 from loadgen.stats.clock import RunClock
+from loadgen.stats.silence import MOST_STEP_S
 from loadgen.swarm.leading.clock_offset import ClockOffset
 from loadgen.swarm.process import is_at_work
 from loadgen.swarm.sending.plan import CLOCK, DRAIN, PLAN, Plan
@@ -157,10 +158,12 @@ class RunWorkers:
         self.look()
         self._draining = set(self._registry.present()) & self._taking_part
         self._registry.runner.send_message(DRAIN, {"stop_timeout": stop_timeout_s})
-        deadline = time.monotonic() + stop_timeout_s + WORKERS_GRACE_S
-        while self._draining & set(self._registry.present()) and time.monotonic() < deadline:
+        left_s = stop_timeout_s + WORKERS_GRACE_S
+        while self._draining & set(self._registry.present()) and left_s > 0:
+            began_s = time.monotonic()
             gevent.sleep(0.05)
             self._registry.keep_busy()
+            left_s -= min(time.monotonic() - began_s, MOST_STEP_S)
         silent, self._draining = self._draining, set()
         if silent:
             self.lost += len(silent)

@@ -70,6 +70,11 @@ def check_replay(options: SwarmOptions, batched: bool) -> Replay | None:
         raise UsageError(f"--labels {options.labels} has no meaning for a trace: give oracle, none")
     if options.workload.system_tokens:
         raise UsageError("--system-tokens has no meaning for a trace: its prompts have their own")
+    if selection.speed != 1 and options.arrivals != "trace":
+        raise UsageError(
+            f"--trace-speed {selection.speed:g} changes the times of the trace, which"
+            f" --arrivals {options.arrivals} does not keep: give --arrivals trace"
+        )
     found = survey(selection)
     if options.arrivals == "trace" and not found.has_times:
         raise UsageError(f"{selection.path}: {NO_TIMES}")

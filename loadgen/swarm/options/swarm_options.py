@@ -27,6 +27,13 @@ from loadgen.workload.batches import ORDERS, Batching
 from loadgen.workload.settings import Span, WorkloadSettings
 from loadgen.workload.trace.selection import Selection
 
+OF_TRACES = {
+    "trace_speed": 1.0,
+    "trace_length_scale": 1.0,
+    "trace_max_tokens": 0.0,
+    "trace_limit": 0.0,
+}
+"""Options that say what is replayed of one, with what changes nothing."""
 FOREIGN_HOST = "foreign_host"
 """Among the values: the host is none that the command line named, and gets no credentials."""
 
@@ -185,6 +192,10 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSettings:
 def _trace(values: Mapping[str, Any]) -> Selection | None:
     path = given.path(values, "trace")
     if path is None:
+        for name, usual in OF_TRACES.items():
+            if given.number(values, name, usual) != usual:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} changes a trace, and there is none: give --trace FILE")
         return None
     return Selection(
         path=path,

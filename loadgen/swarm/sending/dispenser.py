@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from loadgen.client.token_times import LATE_S
 from loadgen.context import Batch, Request
 from loadgen.stats.clock import RunClock
 from loadgen.workload.arrivals import Pacer
@@ -12,6 +13,7 @@ from loadgen.workload.arrivals import Pacer
 Unit = Request | Batch
 Taken = tuple[Unit, float | None]
 """With when it was due: `time.perf_counter()` seconds, None in the closed loop."""
+Due = list[tuple[Unit, float]]
 MOST_HELD = 10_000
 """So many turns of a closed loop may wait for the ones before them; each holds its prompt."""
 
@@ -43,6 +45,8 @@ class Dispenser:
         self._count_held = 0
         self._waiting = 0
         self._over = False
+        self._ahead: tuple[Unit, float] | None = None
+        self._position, self._due_s = -1, 0.0
 
     def take(self) -> Taken | None:
         """A unit that may go now, None where one has to be waited for. Raises SessionOver."""
@@ -73,9 +77,11 @@ class Dispenser:
         now = time.perf_counter()
         self._ready.put_nowait((turn, None if due_at is None else max(due_at, now)))
 
-    def stop(self) -> tuple[list[tuple[Unit, float]], list[tuple[Unit, float]]]:
-        """Hand out nothing from now on; returns what was due and nobody took, and then the turns
-        that were due before the ones before them had ended."""
+    def stop(self) -> tuple[Due, Due, Due]:
+        """Hand out nothing from now on; returns what was due and nobody took, then the turns that
+        were due before the ones before them had ended, and what this came too late to release."""
+        # Timers are always a little late.
+        overdue = [] if self._over else list(self._until(time.perf_counter() - LATE_S))
         self._over = True
         left = []
         while not self._ready.empty():
@@ -84,24 +90,35 @@ class Dispenser:
         self._held.clear()
         for _ in range(self._waiting):
             self._ready.put_nowait(None)
-        return _due(left), _due(held)
+        return _due(left), _due(held), overdue
 
     async def pace(self) -> None:
         """Release units when they are due; returns at once in the closed loop."""
-        if self._pacer is None:
-            return
-        position = -1
-        due_s = 0.0
-        for unit in self._units:
-            for _ in range(unit.index - position):
-                due_s = self._pacer.next_s()
-            position = unit.index
-            due_at = self._clock.to_perf(due_s)
+        while (following := self._look_ahead()) is not None:
+            unit, due_at = following
             await asyncio.sleep(max(0.0, due_at - time.perf_counter()))
             if self._over:
                 return
+            self._ahead = None
             self._put(unit, due_at)
             self._on_release(max(0.0, time.perf_counter() - due_at) * 1000)
+
+    def _look_ahead(self) -> tuple[Unit, float] | None:
+        """What is due next and when; None at the end, and in the closed loop."""
+        if self._pacer is None or self._ahead is not None:
+            return self._ahead
+        unit = next(self._units, None)
+        if unit is not None:
+            for _ in range(unit.index - self._position):
+                self._due_s = self._pacer.next_s()
+            self._position = unit.index
+            self._ahead = unit, self._clock.to_perf(self._due_s)
+        return self._ahead
+
+    def _until(self, at: float) -> Iterator[tuple[Unit, float]]:
+        while (following := self._look_ahead()) is not None and following[1] <= at:
+            self._ahead = None
+            yield following
 
     def _draw(self) -> None:
         """Have the next unit ready that may go; at the end nobody has anything to wait for."""
@@ -130,5 +147,5 @@ def _or_over(ready: Taken | None) -> Taken:
     return ready
 
 
-def _due(units: Iterable[Taken | None]) -> list[tuple[Unit, float]]:
+def _due(units: Iterable[Taken | None]) -> Due:
     return [(unit[0], unit[1]) for unit in units if unit is not None and unit[1] is not None]

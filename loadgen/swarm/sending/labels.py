@@ -55,12 +55,12 @@ class Labels:
 
     def session(self, request: Request, user: str, found: str | None = None) -> str:
         """The value of a request's session header; "" is none. `found` is the context that a
-        service found for it, which is all that a real client would know."""
+        service found for it, which is all that a real client would know; "" where it refused."""
         if self._session_by == "user":
             return user
         if self._session_by == "conversation":
             return request.session_id
-        return found or request.context_id
+        return request.context_id if found is None else found
 
 
 def check_labels(labels: str, extra_body: Mapping[str, Any], router: str | None = None) -> None:

@@ -87,6 +87,7 @@ class RequestSender:
         label = request.label if found is None else found.label
         extra, sending.label = self._labels.tag(label, body_extra)
         sending.kv_scope = self._labels.kv_scope(body_extra)
+        told = None if found is None else found.label or ""
         sending.repeat = request.root in self._sent
         self._sent.add(request.root)
         try:
@@ -96,7 +97,7 @@ class RequestSender:
                 exchange,
                 extra,
                 time.perf_counter() - sending.asked_at,
-                self._labels.session(request, sending.user, found.label if found else None),
+                self._labels.session(request, sending.user, told),
             )
         finally:
             if exchange.sent_at is None and not sending.repeat:

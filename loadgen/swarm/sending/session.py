@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.client.client import StreamingClient
+from loadgen.client.deadlines import time_limit
 from loadgen.client.exchange import Exchange
 from loadgen.context import Batch, Request
 from loadgen.record import NEVER_SENT, BatchRecord, RequestRecord
@@ -26,6 +27,9 @@ from loadgen.workload.workload import Workload
 
 WARM_CONNECTIONS_S = 0.2
 TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
+CAME_TOO_LATE = "due before the end of the run, but this client came too late to send it"
+NOT_OF_THE_HOST = (TURN_NOT_COME, CAME_TOO_LATE)
+"""Errors of requests that were cancelled before any user waited for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +196,8 @@ class Session:
 
     def stop(self) -> None:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
-        due, held = self._dispenser.stop()
-        for units, error in ((due, NEVER_SENT), (held, TURN_NOT_COME)):
+        errors = NEVER_SENT, TURN_NOT_COME, CAME_TOO_LATE
+        for units, error in zip(self._dispenser.stop(), errors, strict=True):
             for unit, due_at in units:
                 if isinstance(unit, Batch):
                     self._batch_sender.record_unsent(BatchTurn(unit, due_at), error)
@@ -204,7 +208,7 @@ class Session:
         """After `stop`: let what is in flight finish. What no user waits for is cut off after
         `timeout_s`; users are left to who started them."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with time_limit(timeout_s):
                 if self._soloists:
                     await asyncio.wait(self._soloists)
                 while self._in_flight:

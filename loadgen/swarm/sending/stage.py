@@ -39,7 +39,7 @@ from loadgen.swarm.sending.ledger import Ledger
 from loadgen.swarm.sending.lengths import LengthSource
 from loadgen.swarm.sending.plan import Plan
 from loadgen.swarm.sending.retriever import Labeller, Retriever
-from loadgen.swarm.sending.session import TURN_NOT_COME, Hooks, Session
+from loadgen.swarm.sending.session import NOT_OF_THE_HOST, Hooks, Session
 from loadgen.swarm.showing.request_events import RequestEvents
 from loadgen.swarm.showing.stats_rows import log_batches, log_records
 from loadgen.swarm.user import CANCEL_GRACE_S
@@ -208,7 +208,7 @@ class Stage:
 
     def _on_row(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         rule = self._cut_offs
-        if record.outcome == "cancelled" and record.error != TURN_NOT_COME:
+        if record.outcome == "cancelled" and record.error not in NOT_OF_THE_HOST:
             rule.judge(record, gaps_ms)
         else:
             rule.judge_ended(record, gaps_ms)
