@@ -21,12 +21,13 @@ from loadgen.launch.swarm_process import command_run
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import command_line, interruptible, say, tell
 from loadgen.locality.kv_format import model_path, weights_bytes
-from loadgen.locality.measured import argv_bytes_per_token
+from loadgen.locality.measured import argv_bytes_per_token, kv_form
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.directory import RUN_JSON, check_directory
 from loadgen.runs.recorded import argument
 from loadgen.sweep.table import WHOLE
 from loadgen.targets.plan import BYTES_PER_GB
+from loadgen.targets.settings import model_config
 from rag_store.cli.output import aligned
 
 if TYPE_CHECKING:
@@ -194,8 +195,7 @@ def _other_machine(parsed: argparse.Namespace, engine: "CalibratedEngine") -> li
 
 def _gpus(engine: "CalibratedEngine") -> int:
     """How many the engine is spread over."""
-    told = (argument(engine.argv, flag) for flag in ("--tensor-parallel-size", "-tp"))
-    found = next((each for each in told if each), "1")
+    found = argument(engine.argv, "--tensor-parallel-size") or "1"
     return int(found) if found.isdecimal() else 1
 
 
@@ -212,14 +212,15 @@ def _gpu_share(engine: "CalibratedEngine") -> float:
 def largest_cache(
     gpu_gb: float, model: Path, bytes_per_token: int, gpus: int = 1, share: float = GPU_SHARE
 ) -> int:
-    """Tokens of KV that fit on so many GPUs beside the model's weights, of the share that vLLM
-    takes. Raises UsageError where none do."""
+    """Tokens of KV that fit on so many GPUs, each with a KV head at least, beside the model's
+    weights, of the share that vLLM takes. Raises UsageError where none do."""
     if not 0 < gpu_gb <= MOST_GPU_GB:
         raise UsageError(f"--gpu-gb {gpu_gb:g}: give more than 0, and {MOST_GPU_GB:g} at most")
     weights = weights_bytes(model)
     if weights is None:
         raise UsageError(f"--model {model} has neither weights nor a config that tells their size")
     left = share * gpus * gpu_gb * BYTES_PER_GB - weights
+    bytes_per_token *= max(1, -(-gpus // kv_form(model_config(model))[0]))
     if left < bytes_per_token:
         raise UsageError(
             f"--gpu-gb {gpu_gb:g} does not hold the weights of --model {model}"
@@ -229,7 +230,7 @@ def largest_cache(
 
 
 def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
-    from loadgen.twin.advice import ORDERS
+    from loadgen.twin.advice import ORDERS, in_ms
 
     has_cost = advice.price is not None
     head = ("cache, tokens", "order", advice.limit.statistic.name, "", "computed", "requests/s")
@@ -237,7 +238,7 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
     for each in advice.candidates:
         computed = each.prediction.figures["computed_prompt_tokens"]
         kept, order = "✓" if each.keeps(advice.limit) else "✗", ORDERS[each.by_context]
-        shown = (f"{each.kv_tokens:,}", order.split(",")[0], f"{each.value:,.0f} ms", kept)
+        shown = (f"{each.kv_tokens:,}", order.split(",")[0], in_ms(each.value), kept)
         rate = "" if each.rate is None else f"{each.rate.per_s:.3g}"
         row = (*shown, f"{computed:,.0f}", rate)
         cost = advice.cost(each)
@@ -246,7 +247,7 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
         computed = tier.prediction.figures["computed_prompt_tokens"]
         kept = "✓" if tier.keeps(advice.limit) else "✗"
         name = f"+ tier of {tier.tier_tokens:,}", f"at {tier.bytes_per_s / 1e9:.3g} GB/s"
-        row = (*name, f"{tier.value:,.0f} ms", kept, f"{computed:,.0f}", "")
+        row = (*name, in_ms(tier.value), kept, f"{computed:,.0f}", "")
         yield (*row, "") if has_cost else row
 
 

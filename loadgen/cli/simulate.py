@@ -132,15 +132,14 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     load = recorded_load(parsed.run, recorded.block_size)
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
-    machine = run.description.get("machine")
+    unlike = unlike_servers(model, engine.argv, run.description.get("machine"))
     recorded_fleet = Fleet.of_run(run)
     fleet = _fleet(parsed, recorded_fleet)
     is_same_fleet = fleet == recorded_fleet
     is_as_recorded = is_same_fleet and shape == recorded
     has_figures = is_as_recorded and load.measured and not run.is_simulated
     is_hashed = is_same_fleet and fleet.router in HASHED and load.places
-    if not is_hashed:
-        _require_by_context(fleet, run.options)
+    hashed = [] if is_hashed else _hashed(fleet, run.options)
     return Simulation(
         model=model,
         load=load,
@@ -151,7 +150,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         measured=measured_figures(load) if has_figures else None,
         counted=frozenset(load.measured) or None,
         router=AsRecorded(load.places) if is_hashed else None,
-        assumed=[*load.remarks, *engine.assumed, *unlike_servers(model, engine.argv, machine)],
+        assumed=[*load.remarks, *hashed, *engine.assumed, *unlike],
     )
 
 
@@ -191,7 +190,7 @@ def planned_simulation(
     told = None if links is None else replace(links, l1_gb=planned.l1_gb)
     tier = tier_of(engine, planned.target, told)
     fleet = fleet or ONE_ENGINE
-    _require_by_context(fleet, planned.options)
+    hashed = _hashed(fleet, planned.options)
     settings = planned.plugin_settings
     shape = changed(engine.shape, planned.kv_tokens, planned.target, settings, tier)
     for note in planned.notes:
@@ -215,7 +214,7 @@ def planned_simulation(
         batched=batched,
         timeout_s=planned.timeout_s,
         is_timeout_given=value_of(planned.words, "timeout") is not None,
-        assumed=engine.assumed,
+        assumed=[*hashed, *engine.assumed],
     )
 
 
@@ -305,8 +304,9 @@ def _fleet(parsed: argparse.Namespace, recorded: "Fleet | None" = None) -> "Flee
     return fleet
 
 
-def _require_by_context(fleet: "Fleet", options: Mapping[str, Any]) -> None:
-    """Raise UsageError where a router would keep something else than contexts on one engine."""
+def _hashed(fleet: "Fleet", options: Mapping[str, Any]) -> list[str]:
+    """A line where a router keeps contexts on one engine by a header that nobody gives. Raises
+    UsageError where it would keep something else there."""
     from loadgen.twin.routing import HASHED
 
     session = options.get("session_by") or "context"
@@ -315,6 +315,9 @@ def _require_by_context(fleet: "Fleet", options: Mapping[str, Any]) -> None:
             f"--session-by {session} is not modelled behind --router {fleet.router}, which is taken"
             " to keep a context on one engine"
         )
+    if fleet.router in HASHED and not options.get("session_header"):
+        return [f"as with --session-header, without which {fleet.router} keeps nothing together"]
+    return []
 
 
 def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any]:
@@ -328,6 +331,8 @@ def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any
             for name, ends in prediction.intervals.items()
         },
         "measured": simulation.measured,
+        "cut": prediction.cut,
+        "never_sent": sum(len(each.unit.requests) for each in prediction.unsent),
         "outside": prediction.outside,
         "assumed": simulation.assumed,
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PICTURE = "--picture"
 TWIN_JSON = "twin.json"
-UNITS = {"s": (1.0, "s"), "ms": (1e3, "ms"), "us": (1e6, "µs"), "ns": (1e9, "ns")}
+UNITS = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"), (1e9, "ns"))
 
 
 def calibrate_command(arguments: list[str]) -> int:
@@ -88,7 +88,7 @@ def _words(model: "TwinModel", output: Path, is_calibration: bool) -> Iterator[s
 
 def _seconds(value: float) -> str:
     """In a unit that leaves one to three digits before the point."""
-    for factor, unit in UNITS.values():
+    for factor, unit in UNITS:
         if value * factor >= 1 or unit == "ns":
             return f"{value * factor:.3g} {unit}"
     raise AssertionError("the last unit is taken for all that is smaller")

@@ -54,11 +54,6 @@ class CacheCurve:
     _at: Callable[[int], CurvePoint]
 
     @property
-    def requests(self) -> int:
-        """How many the trace has."""
-        return len(self.trace.chains)
-
-    @property
     def prompt_tokens(self) -> int:
         """Of all requests together."""
         return self.trace.prompt_tokens

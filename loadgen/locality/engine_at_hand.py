@@ -10,7 +10,7 @@ from loadgen.locality.kv_format import run_told_bytes
 from loadgen.locality.lmcache_replay import RATIO, TRIGGER
 from loadgen.locality.tier_replay import leading
 from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE
-from loadgen.runs.recorded import SIMULATED, RecordedRun, argument
+from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.plan import BYTES_PER_GB
 
 AFFINE = ("cache_aware", "consistent_hash", "haproxy-hash", "kv_aware")
@@ -30,12 +30,12 @@ class TierAtHand:
     def of_run(cls, run: RecordedRun) -> "TierAtHand | None":
         """By what was simulated, or by the engine's command line; None without a tier."""
         tier = (run.target.get(SIMULATED) or {}).get("tier")
-        told = argument(run.engine_argv, "--kv-transfer-config")
-        if tier is None and told is None:
+        flags = {flag_of(word).partition(".")[0] for word in run.engine_argv}
+        if tier is None and not flags & {"--kv-transfer-config", "--kv-offloading-size"}:
             return None
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             if tier is None:
-                return _recorded(run, told or "")
+                return _recorded(run, argument(run.engine_argv, "--kv-transfer-config") or "")
             return cls(int(tier["tokens"]), int(tier["chunk_tokens"]), tier["files"] is not None)
         return cls()
 
@@ -93,7 +93,7 @@ class EngineAtHand:
         with suppress(ValueError, TypeError):
             body = json.loads(run.options.get("extra_body") or "{}")
         return cls(
-            argument(run.engine_argv, "--scheduler-cls") is not None,
+            (argument(run.engine_argv, "--scheduler-cls") or "").startswith("scheduler_plugin."),
             TierAtHand.of_run(run),
             router if router in AFFINE else "",
             isinstance(body, dict) and body.get("prompt_logprobs") is not None,

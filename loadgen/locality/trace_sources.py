@@ -16,7 +16,7 @@ from loadgen.context import Draw, Request
 from loadgen.errors import UsageError
 from loadgen.locality.trace import MOST_RUNNING, STEP_TOKENS, BlockNames, Chain, TokenIds, Trace
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun, argument
+from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun, argument, count_of, flag_of
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.scratch import expanded
 from loadgen.workload.batches import Batching
@@ -111,7 +111,7 @@ def trace_of_run(
     told = (
         argument(run.engine_argv, flag) for flag in ("--max-num-batched-tokens", "--max-num-seqs")
     )
-    step_tokens, most_running = (int(each) if each and each.isdecimal() else 0 for each in told)
+    step_tokens, most_running = (count_of(each or "") for each in told)
     return Trace(
         chains=chains,
         block_size=names.block_size,
@@ -349,11 +349,12 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
         yield "what the cache held at the start is not known; it is taken for empty"
     if not run.target.get("block_size"):
         yield f"the engine's block size is not known: {USUAL_BLOCK_SIZE} unless told otherwise"
-    if "--no-enable-prefix-caching" in run.engine_argv:
+    flags = set(map(flag_of, run.engine_argv))
+    if "--no-enable-prefix-caching" in flags:
         yield "the engine had no prefix cache; this is what one would have done"
-    if "--kv-transfer-config" in run.engine_argv:
+    if "--kv-transfer-config" in flags:
         yield "of a KV connector nothing is told but of vLLM's own host memory, with --tier-tokens"
-    if "--scheduler-cls" in run.engine_argv:
+    if "--scheduler-cls" in flags:
         yield "the engine orders its queue itself; this is first come, first served"
 
 

@@ -1,6 +1,7 @@
 """A run as its directory tells it: the one reader of everything that a run leaves behind."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -207,6 +208,9 @@ class RecordedRun(DescribedRun):
         return {key: value for key, value in content.items() if key not in left_out}
 
 
+SHORT = {"-q": "--quantization", "-tp": "--tensor-parallel-size"}
+
+
 def argument(argv: Sequence[str], flag: str) -> str | None:
     """What stands behind a flag the last time it is given, None where it is not.
 
@@ -220,11 +224,21 @@ def argument(argv: Sequence[str], flag: str) -> str | None:
     return found
 
 
+def count_of(told: str) -> int | None:
+    """A number as vLLM takes it on its command line, None for anything else: K is 1,024, k is
+    1,000, and only such has a fraction."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)|(\d+(?:\.\d+)?)([kmgt])", told)
+    whole, binary, decimal, factor = found.groups() if found else (None,) * 4
+    if decimal and factor:
+        return int(float(decimal) * 1000 ** " kmgt".index(factor))
+    return int(whole) * int(1024 ** " KMGT".index(binary or " ")) if whole else None
+
+
 def flag_of(word: str) -> str:
-    """The flag that a word of a command line is, in the spelling with dashes; other words up to
-    their first equals sign."""
+    """The flag that a word of a command line is, in its long spelling with dashes; other words up
+    to their first equals sign."""
     name = word.partition("=")[0]
-    return name.replace("_", "-") if name.startswith("--") else name
+    return SHORT.get(name, name.replace("_", "-") if name.startswith("--") else name)
 
 
 _NUMBER = (int, float)

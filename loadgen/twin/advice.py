@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 
 from loadgen.compare.gate import Limit
 from loadgen.targets.plan import BYTES_PER_GB
-from loadgen.twin.highest_rate import HighestRate
+from loadgen.twin.highest_rate import EXACT, HighestRate
 from loadgen.twin.predict import TwinPrediction
 
 ORDERS = {False: "first come, first served", True: "by context"}
@@ -46,6 +47,11 @@ class SizeTried:
         link = f"{self.bytes_per_s / 1e9:.3g} GB/s"
         tier = f" and a tier at {link}" if self.tier_tokens else ""
         return f"{self.kv_tokens:,} tokens{tier}, {ORDERS[self.by_context]}"
+
+    @property
+    def per_s(self) -> float:
+        """Its highest rate, 0 where none was looked for or found."""
+        return 0.0 if self.rate is None else self.rate.per_s
 
     def keeps(self, limit: Limit) -> bool:
         """Whether the run that is expected does."""
@@ -109,20 +115,39 @@ class Advice:
 
     @property
     def fastest(self) -> SizeTried | None:
-        """With the highest rate, of the smallest cache; None where no rate was found."""
-        rated = [each for each in self.candidates if each.rate is not None and each.rate.per_s]
-        rates = {id(each): each.rate.per_s for each in rated if each.rate is not None}
-        return max(rated, key=lambda each: (rates[id(each)], -each.kv_tokens), default=None)
+        """The smallest cache of those whose rates are as good as the highest, of one size the one
+        with the higher rate; None where no rate was found."""
+        return min(self._as_fast, key=lambda each: (each.kv_tokens, -each.per_s), default=None)
+
+    @property
+    def _as_fast(self) -> list[SizeTried]:
+        least_per_s = max(each.per_s for each in self.candidates) / self._alike
+        return [each for each in self.candidates if each.per_s >= least_per_s > 0]
+
+    @property
+    def _alike(self) -> float:
+        """The factor up to which rates are alike: what searches leave open, or more where a larger
+        cache seems to hold less than a smaller one, which is chance."""
+        turned = [
+            small.per_s / large.per_s
+            for order in ORDERS
+            for small, large in permutations(self._of(order), 2)
+            if small.kv_tokens < large.kv_tokens and large.per_s
+        ]
+        return min(max([EXACT, *turned]), EXACT**4)
 
     def sentences(self) -> Iterator[str]:
         """The answer, what the order adds, and what could overturn it."""
         best = {order: self.smallest(order) for order in ORDERS}
         if not any(each.keeps(self.limit) for each in self.candidates):
             nearest = min(self.candidates, key=lambda each: each.value)
+            cures = "Fewer users, a lower rate, shorter prompts or a faster engine"
+            if self._is_out_of_reach:
+                cures = "Shorter prompts or a faster engine"
             yield (
                 f"No size that was tried keeps {self.limit.text}: the nearest is"
-                f" {self._named(nearest)}. Fewer users, a lower rate, shorter prompts or a faster"
-                f" engine {'might, or a tier' if self._has_tier else 'would'}."
+                f" {self._named(nearest)}. {cures}"
+                f" {'might, or a tier' if self._has_tier else 'would'}."
             )
             yield from self._rates()
             yield from self._tier()
@@ -190,6 +215,11 @@ class Advice:
     def _has_tier(self) -> bool:
         return self.tier is not None and self.tier.best.keeps(self.limit)
 
+    @property
+    def _is_out_of_reach(self) -> bool:
+        """Whether no rate keeps the limit, not even of requests one by one."""
+        return all(each.rate and not each.per_s for each in self.candidates)
+
     def _of(self, by_context: bool) -> list[SizeTried]:
         return [each for each in self.candidates if each.by_context == by_context]
 
@@ -199,8 +229,8 @@ class Advice:
             kept, missing = contrary
             return (
                 f"{said}, {kept.kv_tokens:,} tokens of cache keep {self.limit.text}"
-                f" ({kept.value:,.0f} ms), but {missing.kv_tokens:,} do not"
-                f" ({missing.value:,.0f} ms): measure both."
+                f" ({in_ms(kept.value)}), but {missing.kv_tokens:,} do not"
+                f" ({in_ms(missing.value)}): measure both."
             )
         if found is None:
             most = max(each.kv_tokens for each in self._of(order))
@@ -209,7 +239,7 @@ class Advice:
         least = " (the least that was tried)" if is_least else ""
         return (
             f"{said}, {found.kv_tokens:,} tokens of cache{least} keep {self.limit.text}:"
-            f" {found.value:,.0f} ms{_within(found.interval)}."
+            f" {in_ms(found.value)}{_within(found.interval)}."
         )
 
     def _order(self, plain: SizeTried | None, ordered: SizeTried | None) -> str:
@@ -218,17 +248,19 @@ class Advice:
         if ordered.kv_tokens < plain.kv_tokens:
             share = 1 - ordered.kv_tokens / plain.kv_tokens
             return f"An order by context saves {share:.0%} of the cache."
+        if ordered.kv_tokens > plain.kv_tokens:
+            return "An order by context needs more cache here."
         return "An order by context saves no cache here."
 
     def cost(self, each: SizeTried) -> float | None:
         """Of a million requests at the highest rate, None where no price was told."""
-        if self.price is None or each.rate is None or not each.rate.per_s:
-            return None
-        return self.price / (each.rate.per_s * 3600) * 1e6
+        return self.price / each.per_s * 1e6 / 3600 if self.price and each.per_s else None
 
     def _rates(self) -> Iterator[str]:
         best = self.fastest
         if best is None or best.rate is None:
+            if self._is_out_of_reach:
+                yield f"No rate keeps {self.limit.text}, with caches that are empty at first."
             return
         low, high = best.rate.interval
         within = "" if math.isinf(high) else f" ({low:.3g} to {high:.3g})"
@@ -238,6 +270,9 @@ class Advice:
             f"The highest rate that keeps it is {best.rate.per_s:.3g} requests/s{within}, with"
             f" {best.kv_tokens:,} tokens {ORDERS[best.by_context]}{price}."
         )
+        if len(self._as_fast) > 1:
+            said = f"Rates up to {self._alike - 1:.0%} apart are alike"
+            yield f"{said}: of those the smallest cache is named."
 
     def _reuse(self) -> Iterator[str]:
         if self.reuse is not None:
@@ -272,7 +307,7 @@ class Advice:
         yield (
             f"Behind {best.kv_tokens:,} tokens of cache a tier of {size_gb:.3g} GiB"
             f" ({best.tier_tokens:,} tokens) at {best.bytes_per_s / 1e9:.3g} GB/s gives"
-            f" {best.value:,.0f} ms{_within(best.interval)} instead of {alone:,.0f} ms,"
+            f" {in_ms(best.value)}{_within(best.interval)} instead of {in_ms(alone)},"
             f" which {kept} {self.limit.text}."
         )
 
@@ -284,9 +319,15 @@ class Advice:
             )
 
     def _named(self, each: SizeTried) -> str:
-        return f"{each.words} ({each.value:,.0f} ms{_within(each.interval)})"
+        return f"{each.words} ({in_ms(each.value)}{_within(each.interval)})"
+
+
+def in_ms(value: float) -> str:
+    """Of a time in ms, with three digits where it has fewer before the point."""
+    return f"{value:.3g} ms" if value < 100 else f"{value:,.0f} ms"
 
 
 def _within(interval: tuple[float, float]) -> str:
     low, high = interval
-    return "" if math.isinf(high) else f", {low:,.0f} to {high:,.0f} ms in nine of ten runs"
+    within = f"{in_ms(low).removesuffix(' ms')} to {in_ms(high)}"
+    return "" if math.isinf(high) else f", {within} in nine of ten runs"

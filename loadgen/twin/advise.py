@@ -76,7 +76,9 @@ class AdviceLoad:
         load = recorded_load(path, engine.shape.block_size)
         seed = int(run.description.get("seed") or 0)
         command = run.description.get("command_line") or []
-        return cls(load, engine, command, seed, frozenset(load.measured) or None, load.remarks)
+        has_tier = "the run's engine has a tier: sizes are of caches without"
+        remarks = (*load.remarks, *([has_tier] if engine.shape.tier else []))
+        return cls(load, engine, command, seed, frozenset(load.measured) or None, remarks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from loadgen.compare.run import faults_of
 from loadgen.errors import UsageError
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
-from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -27,7 +26,7 @@ from loadgen.twin.model import LEAST_LEFT_OUT, FrontTime, TwinModel, add_lengths
 from loadgen.twin.predict import RATE, TIMES, figures_of
 from loadgen.twin.routing import AsRecorded, Fleet
 from loadgen.twin.serve import ServedLoad, ServedRequest, TwinServer
-from loadgen.twin.shape_of import OF_THE_MACHINE, CalibratedEngine, of_the_server, shape_of_run
+from loadgen.twin.shape_of import CalibratedEngine, server_of, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
 
 ROUNDS, RESAMPLES = 10, 60
@@ -183,20 +182,13 @@ def _require_same_server(paths: Sequence[Path]) -> None:
         start_unix_s = run.description.get("start_unix_s")
         if start_unix_s is not None and begun.setdefault(start_unix_s, path) is not path:
             raise UsageError(f"{begun[start_unix_s]} and {path} are the same run: name it once")
-        machine = _machine(run)
-        told: dict[str, object] = {"machine": machine} if machine else {}
-        told["number of engines"] = Fleet.of_run(run).replicas
-        for name, value in (told | of_the_server(run.engine_argv)).items():
+        told = {"number of engines": Fleet.of_run(run).replicas, **server_of(run)}
+        for name, value in told.items():
             other, usual = known.setdefault(name, (path, value))
             if value != usual:
                 raise UsageError(
                     f"{other} and {path} are not of the same server: their {name} differs"
                 )
-
-
-def _machine(run: RecordedRun) -> dict[str, object]:
-    told = run.description.get("machine") or {}
-    return {name: told[name] for name in OF_THE_MACHINE if name in told}
 
 
 def _mean_slowness(runs: Sequence[CalibrationRun], step: StepTime, front: FrontTime) -> float:

@@ -3,7 +3,8 @@
 A request that decodes takes one token in each step. vLLM's scheduler looks at each of them in each
 step all the same. Here they leave its list of running requests, count against its limits, and come
 back to it where one of them finds no block, so that vLLM says who is preempted. Blocks are taken
-in the step in which vLLM would take them; a full block of a reply is found by others a step later.
+in the step in which vLLM would take them; others find the full blocks of a reply once it has ended,
+or where a preempted request looks for its own.
 """
 
 import heapq
@@ -33,6 +34,7 @@ class LeanEngine(VirtualEngine):
 
     def __init__(self, shape: EngineShape, cost: StepTime | None = None) -> None:
         super().__init__(shape, cost, is_whole=False)
+        self.scheduler.log_stats = False
         self._decoding: dict[str, _Decoding] = {}
         self._ends_s = array("d")
         self._blocks_due: list[tuple[int, str]] = []
@@ -100,7 +102,11 @@ class LeanEngine(VirtualEngine):
 
     def _scheduled_beside(self, count: int) -> SchedulerOutput:
         """By limits that are less by those who decode."""
-        scheduler = self.scheduler
+        scheduler, waiting = self.scheduler, self.scheduler.waiting
+        if waiting and waiting.peek_request().status == RequestStatus.PREEMPTED:
+            for own in self._decoding.values():
+                self._sync(own)
+                scheduler.kv_cache_manager.cache_blocks(own.request, own.request.num_tokens)
         tokens, active = scheduler.max_num_scheduled_tokens, scheduler.max_num_active_reqs
         scheduler.max_num_scheduled_tokens, scheduler.max_num_active_reqs = (
             tokens - count,
@@ -153,15 +159,16 @@ class LeanEngine(VirtualEngine):
 
     def _take_blocks(self) -> bool:
         """Of those whose next token begins one; False where there is none."""
-        now = len(self._ends_s)
+        now, manager = len(self._ends_s), self.scheduler.kv_cache_manager
         while self._blocks_due and self._blocks_due[0][0] <= now:
             due, name = heapq.heappop(self._blocks_due)
             own = self._decoding.get(name)
             if own is None or due < own.first:
                 continue
-            self._sync(own)
-            if self.scheduler.kv_cache_manager.allocate_slots(own.request, 1) is None:
+            if not manager.block_pool.get_num_free_blocks():
                 return False
+            tokens = own.known + now - own.first
+            manager.coordinator.allocate_new_blocks(name, tokens, tokens)
             self._plan_block(own, now + 1)
         return True
 

@@ -15,7 +15,7 @@ from loadgen.record import COLUMNS, NEVER_SENT, Outcome, RequestRecord, batch_re
 from loadgen.runs.csv_log import with_formula
 from loadgen.runs.directory import CSV_NAMES, RUN_JSON, RunDirectory, open_directory
 from loadgen.runs.exit_code import DONE
-from loadgen.runs.recorded import REQUESTS_CSV, SIMULATED, DescribedRun, RecordedRun
+from loadgen.runs.recorded import REQUESTS_CSV, SIMULATED, DescribedRun, RecordedRun, flag_of
 from loadgen.runs.replicas import replica_figures
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.counts import Counts
@@ -224,8 +224,6 @@ def _record(
 
 
 def _unsent(name: str, facts: RequestFacts, due_s: float, end_s: float) -> RequestRecord:
-    known = dict.fromkeys(COLUMNS)
-    known |= {"resends": None, "retries": None}
     told = {
         "request_id": name,
         "worker": facts.worker,
@@ -242,7 +240,7 @@ def _unsent(name: str, facts: RequestFacts, due_s: float, end_s: float) -> Reque
         "outcome": "cancelled",
         "error": NEVER_SENT,
     }
-    return RequestRecord(**{**known, **told})  # type: ignore[arg-type]
+    return RequestRecord(**{**dict.fromkeys(COLUMNS), **told})  # type: ignore[arg-type]
 
 
 def _facts(run: SimulatedRun) -> dict[str, Any]:
@@ -308,13 +306,14 @@ def _argv(recorded: Sequence[str], shape: EngineShape, is_engine: bool) -> Itera
     dropped = {"--scheduler-cls", "--additional-config", "--kv-transfer-config"}
     words = iter(recorded)
     for word in words:
-        if word in dropped:
-            next(words, None)
-        elif word in replaced:
-            next(words, None)
-            yield from (word, replaced[word])
-        else:
+        flag = flag_of(word)
+        if flag not in dropped and flag not in replaced:
             yield word
+            continue
+        if "=" not in word:
+            next(words, None)
+        if flag in replaced:
+            yield from (flag, replaced[flag])
     if is_engine and shape.plugin is not None:
         yield from ("--scheduler-cls", PLUGIN)
 

@@ -1,5 +1,6 @@
 """The requests of a recorded run, and when each of them is sent if replies come at other times."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -9,6 +10,7 @@ import numpy as np
 
 from loadgen.compare.run import faults_of
 from loadgen.errors import UsageError
+from loadgen.locality.engine_at_hand import EngineAtHand
 from loadgen.locality.trace import BlockNames, Chain
 from loadgen.locality.trace_sources import (
     SentRequest,
@@ -24,6 +26,7 @@ from loadgen.twin.sending import Pace, SendUnit
 
 VOCABULARY = 30_000
 WARM = "warm"
+Turns = Sequence[Sequence[tuple[float, float]]]
 HELD_S, MOST_HELD = 0.1, 0.02
 """A request of an open loop that went out so late had waited for a free user; up to this share may
 have."""
@@ -82,10 +85,9 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
     ]
     counted = _counted(run.requests.sent, sent)
     first_s, last_s = counted.span_s
-    is_open = run.options.get("arrivals", "closed") != "closed"
     return RecordedLoad(
         units=tuple(_units(sent, made, run.options.get("batch_as") == "list")),
-        pace=Pace(is_open=True) if is_open else _users(Requests.of(run.rows).sent),
+        pace=Pace(is_open=True) if _is_open(run) else _users(_turns(run)),
         measured=_measured(counted),
         computed_tokens=_computed(counted),
         duration_s=last_s - first_s,
@@ -114,6 +116,13 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
         yield f"{told}: the load is without them"
     if apart := int(is_apart.sum()):
         yield f"{apart:,} {of_all} rejected or cut off at the end: the load is without them"
+    if not _is_open(run) and (stopped := _stopped(_turns(run))):
+        said = f"{stopped:,} of its users ended long before the others, as in a load shape"
+        yield f"{said}: those of the twin go on"
+
+
+def _is_open(run: RecordedRun) -> bool:
+    return (run.options.get("arrivals") or "closed") != "closed"
 
 
 def _require_modelled(run: RecordedRun) -> None:
@@ -130,6 +139,11 @@ def _require_modelled(run: RecordedRun) -> None:
             f"{run.path} replayed a trace, and which beginnings its prompts share is not in the"
             " run: give another, or `kvswarm simulate replay --trace FILE`"
         )
+    if EngineAtHand.of_run(run).prompt_logprobs:
+        raise UsageError(
+            f"{run.path}: its requests have prompt_logprobs and go past the prefix cache, which the"
+            " twin does not model: give a run without"
+        )
     if held := _held_back(run):
         raise UsageError(
             f"{run.path}: {held:,} requests that were due waited for a free user, which the twin"
@@ -143,12 +157,12 @@ def _require_modelled(run: RecordedRun) -> None:
 
 
 def _held_back(run: RecordedRun) -> int:
-    """How many requests of an open loop went out late, where those are more than a few."""
-    if run.options.get("arrivals", "closed") == "closed" or not run.options.get("num_users"):
+    """How many requests of an open loop went out late or never, where those are more than a few."""
+    if not _is_open(run) or not run.options.get("num_users"):
         return 0
-    requests = Requests.of(run.rows).sent
+    requests = Requests.of(run.rows)
     late_s = requests.number("sent_s") - requests.number("scheduled_s")
-    held = int((late_s > HELD_S).sum())
+    held = int(((late_s > HELD_S) | np.isnan(requests.at_s)).sum())
     return held if held > MOST_HELD * len(requests) else 0
 
 
@@ -203,8 +217,9 @@ def _units(
     return [replace(unit, number=number) for number, unit in enumerate(ordered)]
 
 
-def _users(requests: Requests) -> Pace:
-    """When each user sent first, and how long one takes from a reply to what it sends next."""
+def _turns(run: RecordedRun) -> Turns:
+    """Of each user when what it sent together went out, and when the last of it ended."""
+    requests = Requests.of(run.rows).sent
     columns = ("worker", "user", "batch_id", "request_id")
     told = zip(
         *(requests.text(name).as_list() for name in columns),
@@ -217,11 +232,20 @@ def _users(requests: Requests) -> Pace:
         own = spans.setdefault((worker, user), {})
         first_s, last_s = own.get(batch or f"request {number}", (at_s, end_s))
         own[batch or f"request {number}"] = min(first_s, at_s), max(last_s, end_s)
-    ordered = [sorted(own.values()) for own in spans.values()]
-    gaps_s = [
-        max(0.0, later[0] - earlier[1]) for own in ordered for earlier, later in pairwise(own)
-    ]
-    starts_s = tuple(sorted(own[0][0] for own in ordered))
+    return [sorted(own.values()) for own in spans.values()]
+
+
+def _stopped(turns: Turns) -> int:
+    """How many users had ended, for longer than any took to send again, when others still sent."""
+    took_s = [later[0] - earlier[0] for own in turns for earlier, later in pairwise(own)]
+    last_s = max(own[-1][0] for own in turns)
+    return sum(last_s - own[-1][1] > max(took_s, default=math.inf) for own in turns)
+
+
+def _users(turns: Turns) -> Pace:
+    """When each user sent first, and how long one takes from a reply to what it sends next."""
+    gaps_s = [max(0.0, later[0] - earlier[1]) for own in turns for earlier, later in pairwise(own)]
+    starts_s = tuple(sorted(own[0][0] for own in turns))
     return Pace(starts_s=starts_s, gaps_s=(float(np.median(gaps_s)) if gaps_s else 0.0,))
 
 

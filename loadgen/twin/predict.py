@@ -46,7 +46,6 @@ class TwinPrediction:
     unsent: Sequence[Outgoing]
     ledger: EngineLedger
     replicas: tuple[EngineLedger, ...]
-    duration_s: float
     outside: tuple[str, ...]
     is_at_edge: bool = False
 
@@ -130,9 +129,8 @@ def predict_load(
         collector.never_sent(outgoing, load.pace.end_s)
     ttft_s, e2e_s = collector.times_s()
     open_ttft_s, open_e2e_s = collector.open_s
-    duration_s = collector.last_s - collector.first_s
     ledger = EngineLedger.merged(server.ledgers)
-    figures = figures_of(ttft_s, e2e_s, duration_s)
+    figures = figures_of(ttft_s, e2e_s, collector.last_s - collector.first_s)
     computed = ledger.computed_tokens if counted is None else collector.computed_tokens
     figures["computed_prompt_tokens"] = float(computed)
     names = TIMES if load.pace.is_open else (*TIMES, RATE)
@@ -148,7 +146,6 @@ def predict_load(
         unsent=server.unsent,
         ledger=ledger,
         replicas=tuple(server.ledgers),
-        duration_s=duration_s,
         outside=tuple(model.outside(collector.lengths, fleet.replicas)),
     )
 

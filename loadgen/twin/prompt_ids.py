@@ -1,6 +1,7 @@
 """Token ids of many prompts behind few contexts: what they share is encoded once."""
 
 import re
+from array import array
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +9,7 @@ from functools import lru_cache
 from loadgen.locality.trace import TokenIds
 from loadgen.workload.contexts import QUESTION_MARKER
 
-KEPT_CHARACTERS, KEPT_ENDS = 16_000_000, 1 << 14
+KEPT_CHARACTERS, KEPT_ENDS = 16_000_000, 1 << 16
 """Of contexts whose ids are kept, and how many ends of prompts, those used last."""
 NEAR_CHARACTERS = (60, 400)
 """Of the end of a context that are encoded again, at most: the fewest that hold the beginning of a
@@ -33,7 +34,7 @@ class PromptIds:
 
     def __init__(self, tokens: TokenIds) -> None:
         self._tokens = tokens
-        self._end_ids = lru_cache(KEPT_ENDS)(tokens.plain_ids)
+        self._end_ids = lru_cache(KEPT_ENDS)(lambda end: array("q", tokens.plain_ids(end)))
         self._shared: OrderedDict[str, _Shared] = OrderedDict()
         self._characters = 0
 

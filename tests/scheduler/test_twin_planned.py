@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from test_twin import FRONT, STEP
 
 from loadgen.cli.advise import advise_command
 from loadgen.cli.simulate import simulate_command
@@ -21,11 +22,8 @@ from loadgen.twin.routing import Fleet
 from loadgen.twin.sending import Pace, SendUnit
 from loadgen.twin.serve import ServedRequest, TwinServer
 from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
-from loadgen.twin.step_time import StepTime
 from loadgen.workload.corpus import load_corpus
 
-STEP = StepTime(0.02, 2.0e-4, 8.0e-8, 1.0e-3, 4.0e-7)
-FRONT = FrontTime(0.003, 2.0e-6, 0.002)
 MODEL = TwinModel(STEP, FRONT, 0.02, 3, 0.01, {})
 BATCHES = "batched --batches 3 --batch-size 4 -u 2 -r 2 --slo ttft_ms<=900"
 SHAPE = EngineShape(usable_blocks=60, block_size=16, max_model_len=512)
@@ -182,6 +180,8 @@ def test_of_requests_without_an_end_it_is_told_how_long_they_had_waited(
     words = "unordered -t 2s -u 64 -r 64 --output-tokens 200"
     assert simulate_command([*words.split(), "--twin", str(twin)]) == 0
     assert "never sent; the longest had waited " in capsys.readouterr().out
+    assert simulate_command([*words.split(), "--twin", str(twin), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cut"] > 0
 
 
 def test_a_workload_without_a_run_gives_a_run_directory(

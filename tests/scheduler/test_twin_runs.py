@@ -302,6 +302,8 @@ def test_an_engine_s_limits_are_read_as_vllm_reads_them(
         ("--prefill-context-parallel-size=2", "--prefill-context-parallel-size 2, which"),
         ("--kv-sharing-fast-prefill", "--kv-sharing-fast-prefill, which"),
         ("--config engine.yaml", "--config, which"),
+        ("--prefix-match-unit 8", "--prefix-match-unit, which"),
+        ("-dc.canvas_length 8", "-dc.canvas_length, which"),
         ("--max-num-batched-tokens many", "--max-num-batched-tokens many is no number"),
         ("--max-num-batched-tokens 1.5K", "1.5K is no number"),
         (" ".join([*PLUGIN, "{"]), "--additional-config is no JSON object"),
@@ -465,6 +467,41 @@ def test_a_run_behind_an_unknown_router_is_refused_with_what_helps(tmp_path: Pat
     (run / "summary.json").write_text(json.dumps({"replicas": replicas}))
     with pytest.raises(UsageError, match="several engines and does not tell their router: give a"):
         calibrate([run])
+
+
+def test_another_vllm_is_said_and_not_fitted_with_one(tmp_path: Path) -> None:
+    told = [{"versions": {"vllm": f"0.{n}.0+cpu"}} for n in (11, 12)]
+    runs = [write_run(tmp_path / str(n), target=each) for n, each in enumerate(told)]
+    (said,) = CalibratedEngine.of_run(runs[0]).assumed
+    assert said.startswith("its engine was vLLM 0.11.0, and here decides the scheduler of 0.")
+    with pytest.raises(UsageError, match="their vLLM differs"):
+        calibrate(runs)
+
+
+def test_a_load_that_is_not_all_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", arrivals="poisson", num_users=2)
+    rewritten(run, slice(-9, None), **LOST, outcome="cancelled", sent_s="")
+    with pytest.raises(UsageError, match="9 requests that were due waited"):
+        recorded_load(run, BLOCK)
+    run = write_run(tmp_path / "run", extra_body='{"prompt_logprobs": 1}')
+    with pytest.raises(UsageError, match="have prompt_logprobs and go past"):
+        recorded_load(run, BLOCK)
+
+
+def test_users_who_stopped_are_told(tmp_path: Path) -> None:
+    run = rewritten(write_run(tmp_path / "run", arrivals=None), slice(20, None), user="U-0")
+    load = recorded_load(run, BLOCK)
+    assert load.remarks[0].startswith("3 of its users ended long before")
+    assert not load.pace.is_open
+
+
+def test_flags_with_equals_signs_are_replaced(tmp_path: Path, twin: str) -> None:
+    plugin = "--scheduler-cls=scheduler_plugin.ContextScheduler"
+    argv = [*ARGV, "--num_gpu_blocks_override=41", plugin, "--additional-config={}"]
+    run, out = served_run(tmp_path / "run", argv=argv), tmp_path / "out"
+    words = [str(run), "--twin", twin, "--target", "vllm", "--kv-tokens", "2560"]
+    assert simulate_command([*words, "--out", str(out)]) == 0
+    assert RecordedRun(out).engine_argv == [*ARGV, "--num-gpu-blocks-override", "21"]
 
 
 def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from test_twin_planned import BATCHES, rows_of, twin
 from loadgen.cli.simulate import simulate_command
 from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
+from loadgen.twin.advise import AdviceLoad
 from loadgen.twin.calibrate import calibrate
 from loadgen.twin.engine import EngineShape, VirtualEngine
 from loadgen.twin.ledger import EngineLedger, TwinRequest
@@ -209,6 +210,7 @@ def test_the_time_of_a_byte_is_calibrated(tmp_path: Path) -> None:
     plain = served_run(tmp_path / "plain", users=2)
     found = calibrate([*runs, plain]).step
     assert found.loaded_byte_s == pytest.approx(2e-7, rel=0.2)
+    assert "has a tier" in AdviceLoad.of_run(runs[0]).remarks[-1]
 
 
 def small_run(path: Path, served: ServedLoad | None = None, **how: Any) -> Path:

@@ -438,6 +438,27 @@ def test_a_recorded_tier_is_told_by_the_command_line(
     assert bool(silent) is (tokens is None)
 
 
+@pytest.mark.parametrize(
+    ("words", "by_context", "has_tier"),
+    [
+        (["--scheduler-cls=scheduler_plugin.ContextScheduler"], True, False),
+        (["--scheduler_cls", "own.Scheduler", "--kv-offloading-size=4"], False, True),
+        (["--kv-transfer-config.kv_connector=X"], False, True),
+    ],
+)
+def test_what_an_engine_has_is_told_by_any_spelling(
+    tmp_path: Path, words: list[str], by_context: bool, has_tier: bool
+) -> None:
+    run = write_run(tmp_path / "run", "0")
+    limits = ["--max-num-batched-tokens=8k", "--max_num_seqs", "1K"]
+    target = {**SIZES, "argv": {"vllm": ["vllm", *limits, *words]}}
+    (run / "run.json").write_text(json.dumps({"options": {}, "target": target, "exit_code": 0}))
+    found, trace = EngineAtHand.of_run(recorded_run(run)), trace_of_run(run)
+    assert (found.by_context, found.tier is not None) == (by_context, has_tier)
+    assert (trace.step_tokens, trace.most_running) == (8000, 1024)
+    assert ("orders its queue itself" in str(trace.remarks)) == ("scheduler" in words[0])
+
+
 def test_a_simulated_tier_is_told_by_the_simulation(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "0")
     for files, tokens in ((None, 0), ({}, 1280)):
