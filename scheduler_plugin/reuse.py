@@ -57,6 +57,7 @@ class ReuseChoice(Generic[R]):
         self._engine = engine
         self._overtakes = overtakes
         self._tree: ServedTree[R] = ServedTree(engine.cache_blocks())
+        self._per_block = engine.per_block()
         self._running: dict[R, ServedStretch[R]] = {}
         self._last: ServedStretch[R] | None = None
         self._turn: PrefixTurn[R] | None = None
@@ -185,7 +186,7 @@ class ReuseChoice(Generic[R]):
         engine = self._engine
         left = self._spare_blocks - max(0, self._were_free - engine.free_blocks())
         left -= engine.blocks_of(entry.request) + engine.reserved_blocks()
-        return self._tree.open_blocks <= left or self._come() <= left
+        return self._per_block * self._tree.open_blocks <= left or self._come() <= left
 
     def _most_taken(self, entry: Waiting[R]) -> int:
         """No more blocks than these are looked at for an admission."""
@@ -213,7 +214,7 @@ class ReuseChoice(Generic[R]):
         path = [stretch for stretch in self._tree.where(entry).path if stretch.below]
         if sum(map(len, path)) == self._tree.wanted_blocks:
             return {}
-        left = self._engine.blocks_of(entry.request) - resident
+        left = self._engine.blocks_of(entry.request, resident)
         left += freed.reserved + self._to_come(path)
         lost: Lost[R] = {}
         counted = 0
@@ -236,10 +237,10 @@ class ReuseChoice(Generic[R]):
         """
         come = self._come()
         room = sum(len(stretch) for stretch in path if stretch.below == 1)
-        return max(0, come - room)
+        return max(0, come - self._per_block * room)
 
     def _come(self) -> int:
-        waiting, blocks = self._tree.sharers, self._tree.open_blocks
+        waiting, blocks = self._tree.sharers, self._per_block * self._tree.open_blocks
         seats = self._engine.free_seats() - 1 if waiting else 0
         if seats < waiting:
             blocks = blocks * seats // waiting if seats > 0 else 0
@@ -296,6 +297,7 @@ class Freed(Generic[R]):
     def _released(self) -> Iterator[Run[R]]:
         """Those of what runs, as if it ended one by one, the oldest first."""
         running = []
+        per_block = self._engine.per_block()
         held: Counter[ServedStretch[R]] = Counter()
         for request in self._engine.running_requests():
             end = self._running.get(request)
@@ -303,8 +305,9 @@ class Freed(Generic[R]):
             held.update(path)
             running.append((request, path))
         for request, path in running:
-            yield None, max(1, self._engine.blocks_of(request) - sum(map(len, path)))
+            own = self._engine.blocks_of(request) - per_block * sum(map(len, path))
+            yield None, max(1, own)
             for stretch in path:
                 held[stretch] -= 1
                 if not held[stretch]:
-                    yield stretch, len(stretch)
+                    yield stretch, per_block * len(stretch)
