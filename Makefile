@@ -1,11 +1,12 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench torture torture-tiers torture-starts lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-twin-speed bench-advise sizing bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench test-newest-vllm torture torture-tiers torture-starts lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-twin-speed bench-advise sizing bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
 	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
 	@echo "make test   lint, types and all tests of the product"
 	@echo "make test-bench       the tests of the benchmarks themselves"
+	@echo "make test-newest-vllm the context scheduler on the newest vLLM, over the installed engine"
 	@echo "make torture-tiers    engines and tiers killed, hung, their files damaged, in 20 minutes"
 	@echo "make torture-starts   20 starts of every target interrupted: no process and no folder left, 90 minutes"
 	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
@@ -43,6 +44,9 @@ test: setup
 
 test-bench: setup
 	@scripts/test.sh tests/bench
+
+test-newest-vllm: setup
+	@.venv/bin/python scripts/newest_vllm.py
 
 torture-tiers: setup
 	@.venv/bin/python tests/torture/tiers.py $(TORTURE)

@@ -16,8 +16,11 @@ class EngineView(Protocol[R]):
     def chain_of(self, request: R) -> Sequence[object]:
         """The chained hashes of the full blocks of a request."""
 
-    def blocks_of(self, request: R) -> int:
-        """How many blocks a request takes, with its next token."""
+    def blocks_of(self, request: R, resident: int = 0) -> int:
+        """How many it takes, with its next token, where so many leading ones of its prompt are."""
+
+    def per_block(self) -> int:
+        """How many blocks of the KV cache hold one of a prompt: groups of layers have their own."""
 
     def resident_blocks(self, request: R, more_than: int) -> int:
         """How many leading blocks of the prompt are in the KV cache; 0 unless `more_than` are."""

@@ -1,6 +1,7 @@
 """The metrics as Prometheus knows them, in the files that vLLM's `/metrics` adds up."""
 
 import os
+from functools import cache
 from typing import Any
 
 import prometheus_client
@@ -89,19 +90,25 @@ class Exposition:
         self._contexts.set(contexts)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(PREFIX + name, text, ["engine", *labels], registry=None)
+        counter: Counter = _metric(Counter, name, text, *labels)
+        return counter
 
     def _gauge(self, name: str, text: str) -> Gauge:
         # `mostrecent` drops the label of the process that the other modes add.
-        mode: Any = "mostrecent"
-        gauge = Gauge(PREFIX + name, text, ["engine"], registry=None, multiprocess_mode=mode)
-        gauge = gauge.labels(self._engine)
+        made: Gauge = _metric(Gauge, name, text, multiprocess_mode="mostrecent")
+        gauge = made.labels(self._engine)
         gauge.set(0)
         return gauge
 
     def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
-        histogram = Histogram(PREFIX + name, text, ["engine"], buckets=bounds, registry=None)
-        return histogram.labels(self._engine)
+        made: Histogram = _metric(Histogram, name, text, buckets=bounds)
+        return made.labels(self._engine)
+
+
+@cache
+def _metric(kind: Any, name: str, text: str, *labels: str, **more: Any) -> Any:
+    """One of a kind in a process: of two that write the same file each would undo the other's."""
+    return kind(PREFIX + name, text, ["engine", *labels], registry=None, **more)
 
 
 def _add(counter: Counter, amount: int) -> None:

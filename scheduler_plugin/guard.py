@@ -154,6 +154,7 @@ def check_cache(scheduler: Any) -> None:
     _require(all(each.block_hash is None for each in free), "unused blocks of vLLM have hashes")
     is_size = all(isinstance(size, int) and size > 0 for size in sizes)
     _require(is_size, f"vLLM's block sizes are {sizes}")
+    no_gain(scheduler, "reuse")  # reads all that it asks once the queue is replaced
 
 
 def check_request(_: Any) -> None:
@@ -178,12 +179,14 @@ def check_request(_: Any) -> None:
 
 def rehearse(scheduler: Any) -> None:
     """Lead a request of each kind through a queue that is thrown away. Raises MisfitError."""
+    from vllm.sampling_params import StructuredOutputsParams
+
     from scheduler_plugin.engine_view import Nobody
     from scheduler_plugin.queue import make_queue
     from scheduler_plugin.settings import OrderSettings
 
     by_priority = scheduler.policy.value == "priority"
-    for request in (_probe(), _pooling_probe()):
+    for request in (_probe(), _probe(StructuredOutputsParams(regex="a")), _pooling_probe()):
         queue = make_queue(scheduler, OrderSettings(), Nobody(), by_priority)
         _lead_through(queue, request)
 
@@ -205,15 +208,15 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
 )
 
 
-def _probe() -> Any:
-    """A request that nobody sent."""
+def _probe(grammar: Any = None) -> Any:
+    """A request that nobody sent; one whose grammar is never made where it is asked for."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
 
     return Request(
         request_id="context-scheduler-probe",
         prompt_token_ids=[0],
-        sampling_params=SamplingParams(max_tokens=1),
+        sampling_params=SamplingParams(max_tokens=1, structured_outputs=grammar),
         pooling_params=None,
     )
 

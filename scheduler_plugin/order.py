@@ -51,7 +51,9 @@ class ContextOrder(Generic[R]):
         self._engine = engine
         self._observer: Observer[R] = Nobody() if observer is None else observer
         self._seq = count()
-        self._grouping: Grouping[R] = Grouping(settings.key, RECENT * settings.window)
+        # Beyond what `Roots` remembers nobody looks for a prefix.
+        recent = min(RECENT * settings.window, Roots.most)
+        self._grouping: Grouping[R] = Grouping(settings.key, recent)
         self._line: GroupLine[R] = GroupLine(settings.window)
         self._first: deque[Waiting[R]] = deque()
         self._held: dict[R, Waiting[R]] = {}

@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock, get_block_hash
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
 from scheduler_plugin.engine_view import Watcher
@@ -37,8 +37,10 @@ class SchedulerView:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
-        self._size = int(scheduler.block_size)
         self._residency = Residency(scheduler)
+        self._size = self._residency.block_tokens
+        # Kept, as the blocks that are given next are looked at again and again.
+        self._hash_in = lru_cache(1 << 14)(self._residency.hash_in)
         pool = scheduler.kv_cache_manager.block_pool
         # Asked at each admission: vLLM's own methods, without one of ours around them.
         self.free_blocks: Callable[[], int] = pool.get_num_free_blocks
@@ -53,9 +55,17 @@ class SchedulerView:
         chain: Sequence[object] = request.block_hashes
         return chain if stride == 1 else chain[stride - 1 :: stride]
 
-    def blocks_of(self, request: Request) -> int:
-        """How many blocks a request takes, with its next token."""
-        return int(request.num_tokens // self._size) + 1
+    def blocks_of(self, request: Request, resident: int = 0) -> int:
+        """How many it takes, with its next token, where so many leading ones of its prompt are."""
+        layout, tokens = self._residency, request.num_tokens
+        blocks = layout.per_block * (tokens // self._size + 1 - resident)
+        for size, most in layout.windows:
+            blocks += min((tokens - resident * self._size) // size + 1, most)
+        return int(blocks)
+
+    def per_block(self) -> int:
+        """How many blocks of the KV cache hold one of a prompt."""
+        return self._residency.per_block
 
     def cache_blocks(self) -> int:
         """How many blocks the KV cache has."""
@@ -63,7 +73,7 @@ class SchedulerView:
 
     def next_freed(self) -> Iterator[object]:
         """The hashes of the blocks that nobody holds, next to be given first; None without one."""
-        return map(_hash_in, map(_key_of, self._given_next(None)))
+        return map(self._hash_in, map(_key_of, self._given_next(None)))
 
     def reserved_blocks(self) -> int:
         """How many blocks running requests have still to be given for their prompts."""
@@ -71,7 +81,7 @@ class SchedulerView:
         for request in self._scheduler._inflight_prefills:
             blocks = request.num_tokens // size - (request.num_computed_tokens - 1) // size
             missing += max(0, blocks)
-        return missing
+        return missing * self._residency.per_block
 
     def free_seats(self) -> int:
         """How many more requests may run. A session that waits for its client's next part keeps
@@ -183,12 +193,6 @@ def make_queue(
 
 
 _key_of = attrgetter("block_hash")
-
-
-@lru_cache(1 << 14)
-def _hash_in(key: BlockHashWithGroupId | None) -> object:
-    """Kept, as the blocks that are given next are looked at again and again."""
-    return None if key is None else get_block_hash(key)
 
 
 def label_of(request: Request) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import lcm
 from typing import Any
 
+from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 
@@ -13,6 +14,10 @@ class Residency:
     Counts leading blocks by halving, as vLLM frees a request's blocks from its end: a cached
     block has its predecessors cached. Where that once does not hold the answer is an estimate,
     and only the order depends on it.
+
+    A block of a prompt has `block_tokens` tokens and takes `per_block` blocks of the pool, as each
+    group of full attention has its own. `windows` are the block size of each other group and how
+    many a request takes there at most: what is behind its window is given back.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -25,6 +30,10 @@ class Residency:
         # Blocks of several sizes end together only at multiples of all of them.
         size = lcm(*(manager.block_size for manager in full.values()))
         self.stride = max(1, size // scheduler.hash_block_size)
+        self.block_tokens = int(self.stride * scheduler.hash_block_size)
+        self.per_block = sum(self.block_tokens // m.block_size for m in full.values()) or 1
+        others = [manager for i, manager in enumerate(managers) if i not in full]
+        self.windows = [(m.block_size, m.max_admission_blocks_per_request or 1) for m in others]
 
     @property
     def is_readable(self) -> bool:
@@ -48,6 +57,12 @@ class Residency:
             else:
                 most = middle - 1
         return low
+
+    def hash_in(self, key: Any) -> object:
+        """The hash in a block's key; None of a group that keeps only the ends of prompts."""
+        if key is None or get_group_id(key) not in self._group_ids:
+            return None
+        return get_block_hash(key)
 
     def _is_cached(self, block_hash: Any) -> bool:
         return bool(self._group_ids) and self._lookup(block_hash, self._group_ids) is not None

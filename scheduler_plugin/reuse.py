@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple
+from weakref import WeakKeyDictionary
 
 from scheduler_plugin.engine_view import EngineView, Reason
 from scheduler_plugin.group import R, Waiting
@@ -19,6 +20,8 @@ TRIED = 8
 """So many candidates are looked at for one that evicts less than the oldest would."""
 GOES_ON = 8
 """After a choice so many more of the same prefix may follow before it is thought over."""
+IN_VAIN = 8
+"""In so many steps those that would go before the oldest may find no room while it would."""
 AHEAD_BLOCKS = 256
 """Of what others will take so many blocks are looked at."""
 SPARE_BLOCKS = 128
@@ -33,10 +36,10 @@ Run = tuple[ServedStretch[R] | None, int]
 
 
 class PrefixTurn(NamedTuple, Generic[R]):
-    """A request that went before the oldest, at its prefix; more of that prefix may follow."""
+    """A request went before the oldest (its place), at its prefix; more of that may follow."""
 
     stretch: ServedStretch[R]
-    oldest: Waiting[R]
+    oldest: int
     left: int
 
 
@@ -47,7 +50,8 @@ class ReuseChoice(Generic[R]):
     admission evicts fewer such blocks. What the others will take that find a seat at once counts
     too, so that no more contexts are begun than the cache can hold until they are done. So a
     request is overtaken only for tokens that would be computed again otherwise; where nothing
-    that somebody waits for would be evicted, the order is first come, first served.
+    that somebody waits for would be evicted, the order is first come, first served. And where
+    who would go first finds no room for `IN_VAIN` steps, the oldest goes if it does.
     """
 
     def __init__(
@@ -57,10 +61,13 @@ class ReuseChoice(Generic[R]):
         self._engine = engine
         self._overtakes = overtakes
         self._tree: ServedTree[R] = ServedTree(engine.cache_blocks())
-        self._running: dict[R, ServedStretch[R]] = {}
+        self._per_block = engine.per_block()
+        self._running: WeakKeyDictionary[R, ServedStretch[R]] = WeakKeyDictionary()
         self._last: ServedStretch[R] | None = None
         self._turn: PrefixTurn[R] | None = None
-        self._was_admitted = False
+        self._was_admitted = self._is_ahead = False
+        """The last one that was given: it runs; it was not the oldest."""
+        self._in_vain = 0
         self._freed: Freed[R] | None = None
         self._spare_blocks = self._were_free = 0
         self._waiting = 0
@@ -104,14 +111,11 @@ class ReuseChoice(Generic[R]):
     def admitted(self, entry: Waiting[R]) -> None:
         """Its blocks are in the cache now, or will be."""
         self._was_admitted = True
+        if self._is_ahead:
+            self._in_vain = 0
         hashes = self._engine.chain_of(entry.request)
-        if not hashes:
-            return
-        self._last = self._running[entry.request] = self._tree.serve(hashes)
-        running = self._engine.running_requests()
-        if len(self._running) > 2 * len(running) + 16:
-            running = set(running)
-            self._running = {r: at for r, at in self._running.items() if r in running}
+        if hashes:
+            self._last = self._running[entry.request] = self._tree.serve(hashes)
 
     def next(
         self, oldest: Waiting[R], after_skip: bool = False
@@ -132,9 +136,12 @@ class ReuseChoice(Generic[R]):
         entry = self._follower(oldest)
         if entry is None:
             entry = self._chosen(oldest)
+            self._in_vain += entry is not oldest and not after_skip
+            if self._in_vain > IN_VAIN and self._has_room(oldest):
+                entry = oldest
             path = self._tree.where(entry)
-            self._turn = None if entry is oldest else PrefixTurn(path, oldest, GOES_ON)
-        self._was_admitted = False
+            self._turn = None if entry is oldest else PrefixTurn(path, oldest.seq, GOES_ON)
+        self._was_admitted, self._is_ahead = False, entry is not oldest
         if self._goes_on(entry):
             return entry, None
         return entry, "oldest" if entry is oldest else "resident"
@@ -154,10 +161,13 @@ class ReuseChoice(Generic[R]):
     def _follower(self, oldest: Waiting[R]) -> Waiting[R] | None:
         """One more of the prefix that was chosen, right after the last was admitted."""
         turn, self._turn = self._turn, None
-        if turn is None or not (self._was_admitted and turn.left and turn.oldest is oldest):
+        if turn is None or not (self._was_admitted and turn.left and turn.oldest == oldest.seq):
             return None
         self._turn = PrefixTurn(turn.stretch, turn.oldest, turn.left - 1)
         return self._tree.oldest_at_or_below(turn.stretch)
+
+    def _has_room(self, entry: Waiting[R]) -> bool:
+        return self._engine.blocks_of(entry.request) <= self._engine.free_blocks()
 
     def _goes_on(self, entry: Waiting[R]) -> bool:
         at, last = self._tree.where(entry), self._last
@@ -185,7 +195,7 @@ class ReuseChoice(Generic[R]):
         engine = self._engine
         left = self._spare_blocks - max(0, self._were_free - engine.free_blocks())
         left -= engine.blocks_of(entry.request) + engine.reserved_blocks()
-        return self._tree.open_blocks <= left or self._come() <= left
+        return self._per_block * self._tree.open_blocks <= left or self._come() <= left
 
     def _most_taken(self, entry: Waiting[R]) -> int:
         """No more blocks than these are looked at for an admission."""
@@ -213,7 +223,7 @@ class ReuseChoice(Generic[R]):
         path = [stretch for stretch in self._tree.where(entry).path if stretch.below]
         if sum(map(len, path)) == self._tree.wanted_blocks:
             return {}
-        left = self._engine.blocks_of(entry.request) - resident
+        left = self._engine.blocks_of(entry.request, resident)
         left += freed.reserved + self._to_come(path)
         lost: Lost[R] = {}
         counted = 0
@@ -236,10 +246,10 @@ class ReuseChoice(Generic[R]):
         """
         come = self._come()
         room = sum(len(stretch) for stretch in path if stretch.below == 1)
-        return max(0, come - room)
+        return max(0, come - self._per_block * room)
 
     def _come(self) -> int:
-        waiting, blocks = self._tree.sharers, self._tree.open_blocks
+        waiting, blocks = self._tree.sharers, self._per_block * self._tree.open_blocks
         seats = self._engine.free_seats() - 1 if waiting else 0
         if seats < waiting:
             blocks = blocks * seats // waiting if seats > 0 else 0
@@ -296,6 +306,7 @@ class Freed(Generic[R]):
     def _released(self) -> Iterator[Run[R]]:
         """Those of what runs, as if it ended one by one, the oldest first."""
         running = []
+        per_block = self._engine.per_block()
         held: Counter[ServedStretch[R]] = Counter()
         for request in self._engine.running_requests():
             end = self._running.get(request)
@@ -303,8 +314,9 @@ class Freed(Generic[R]):
             held.update(path)
             running.append((request, path))
         for request, path in running:
-            yield None, max(1, self._engine.blocks_of(request) - sum(map(len, path)))
+            own = self._engine.blocks_of(request) - per_block * sum(map(len, path))
+            yield None, max(1, own)
             for stretch in path:
                 held[stretch] -= 1
                 if not held[stretch]:
-                    yield stretch, len(stretch)
+                    yield stretch, per_block * len(stretch)

@@ -42,13 +42,19 @@ def switch_on() -> None:
     """What vLLM calls at its start (`vllm.general_plugins`): with CONTEXT_SCHEDULER=on the order is
     ours where no scheduler class is named.
 
-    Raises SettingsError for another value.
+    Raises SettingsError for another value, and RuntimeError where settings are strict and this vLLM
+    chooses its scheduler in another way.
     """
     if not is_on(os.environ):
         return
-    from vllm.config import SchedulerConfig
+    try:
+        from vllm.config import SchedulerConfig
 
-    original = inspect.unwrap(SchedulerConfig.get_scheduler_cls)
+        original = inspect.unwrap(SchedulerConfig.get_scheduler_cls)
+    except (ImportError, AttributeError) as error:
+        misfit = f"this vLLM chooses its scheduler in another way ({error})"
+        _stay_off(OrderSettings.read({}, os.environ), misfit)
+        return
 
     @wraps(original)
     def ours(config: Any) -> Any:
@@ -81,13 +87,17 @@ def _install(scheduler: Any, settings: OrderSettings) -> None:
     if misfit is None:
         _replace_queue(scheduler, settings)
         return
+    _stay_off(settings, misfit)
+    _watcher(scheduler, is_active=False)
+
+
+def _stay_off(settings: OrderSettings, misfit: str) -> None:
     if settings.strict:
         raise RuntimeError(
             f"the context scheduler (strict) refuses to start: {misfit}; without 'strict' this"
             " server would run in vLLM's own order"
         )
     LOGGER.warning("the context scheduler is off, the order is vLLM's own: %s", misfit)
-    _watcher(scheduler, is_active=False)
 
 
 def _replace_queue(scheduler: Any, settings: OrderSettings) -> None:

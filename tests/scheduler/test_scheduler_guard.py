@@ -18,6 +18,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from scheduler_plugin import ContextScheduler, guard
 from scheduler_plugin.safe_queue import SafeQueue
@@ -72,12 +73,20 @@ def test_a_diffusion_model_keeps_its_own_scheduler() -> None:
         assert stock_class(config) is expected
 
 
+@pytest.fixture
+def tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever vLLM this is: its version is no reason for a warning."""
+    monkeypatch.setattr(guard, "TESTED", ((0, 0), (1000, 0)))
+
+
+@pytest.mark.usefixtures("tested")
 def test_a_setting_that_the_policy_does_not_look_at_is_told(log: Any) -> None:
     build_scheduler(EngineShape(plugin=settings(policy="reuse", key="label", max_wait_s=9)))
     (line,) = log.said(logging.WARNING)
     assert line.endswith("policy reuse does not look at key")
 
 
+@pytest.mark.usefixtures("tested")
 def test_one_line_says_what_is_on(log: Any) -> None:
     build_scheduler(EngineShape(plugin=settings(policy="prefix-group", quantum=7)))
     (line,) = log.said(logging.INFO)
@@ -156,6 +165,10 @@ def no_count_of_free_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(block_pool.BlockPool, "get_num_free_blocks")
 
 
+def no_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(StructuredOutputRequest, "grammar")
+
+
 def other_count_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Request, "num_tokens", property(lambda _: 0))
 
@@ -174,6 +187,8 @@ CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (without(Scheduler, "_inflight_prefills"), "_inflight_prefills"),
     (without(Scheduler, "block_size"), "block_size"),
     (other_count_of_tokens, "with one token counts [0, 1]"),
+    (without(Scheduler, "cache_config"), "cache_config"),
+    (no_grammar, "grammar"),
 ]
 
 

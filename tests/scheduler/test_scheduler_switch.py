@@ -1,5 +1,6 @@
 """The plugin switched on by an environment variable, through vLLM's entry point of plugins."""
 
+import logging
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -75,6 +76,20 @@ def test_without_it_nothing_changes(value: str | None, monkeypatch: pytest.Monke
 def test_another_value_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_SCHEDULER", "maybe")
     with pytest.raises(SettingsError, match="CONTEXT_SCHEDULER is 'maybe', but must be on or off"):
+        switch_on()
+
+
+def test_a_vllm_that_chooses_its_scheduler_elsewhere_starts_in_its_own_order(
+    monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    monkeypatch.delattr(SchedulerConfig, "get_scheduler_cls")
+    monkeypatch.setenv("CONTEXT_SCHEDULER", "on")
+    switch_on()
+    (warning,) = log.said(logging.WARNING)
+    assert "is off, the order is vLLM's own" in warning
+    assert "get_scheduler_cls" in warning
+    monkeypatch.setenv("CONTEXT_SCHEDULER_STRICT", "true")
+    with pytest.raises(RuntimeError, match=r"\(strict\) refuses to start: .*get_scheduler_cls"):
         switch_on()
 
 

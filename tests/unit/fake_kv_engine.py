@@ -82,8 +82,11 @@ class FakeKvEngine:
     def chain_of(self, request: FakeRequest) -> Sequence[object]:
         return request.chain
 
-    def blocks_of(self, request: FakeRequest) -> int:
-        return len(request.chain) + 1
+    def blocks_of(self, request: FakeRequest, resident: int = 0) -> int:
+        return len(request.chain) + 1 - resident
+
+    def per_block(self) -> int:
+        return 1
 
     def cache_blocks(self) -> int:
         return self._blocks

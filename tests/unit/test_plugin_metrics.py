@@ -236,6 +236,17 @@ if sys.argv[2] == "fails":
     watcher.arrived(False)
 watcher.looked(0, Some(contexts=0))
 """
+TWO = """
+from types import SimpleNamespace as Some
+from scheduler_plugin.metrics import make_watcher
+
+config = Some(parallel_config=Some(data_parallel_index=0))
+scheduler = Some(log_stats=True, vllm_config=config, running=[])
+first, second = make_watcher(scheduler, True), make_watcher(scheduler, True)
+for watcher in (first, second, first):
+    watcher.arrived(False)
+    watcher.looked(0, Some(contexts=0))
+"""
 COLLECT = """
 import json
 from prometheus_client import CollectorRegistry, multiprocess
@@ -291,6 +302,11 @@ def test_another_process_reads_what_two_engines_wrote(tmp_path: Path) -> None:
         assert found[sample("queue_wait_seconds_bucket", engine=engine, le="600.0")] == 1
         assert found[sample("queue_wait_seconds_bucket", engine=engine, le="+Inf")] == 2
         assert found[sample("selection_seconds_count", engine=engine)] == 1
+
+
+def test_two_engines_of_one_process_do_not_undo_each_others_counts(tmp_path: Path) -> None:
+    run(tmp_path, TWO)
+    assert samples(tmp_path)[sample("unlabelled_requests_total", engine="0")] == 3
 
 
 def test_no_label_per_process_and_no_created(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fake_kv_engine import (
 )
 
 from scheduler_plugin.order import RECENT, ContextOrder
+from scheduler_plugin.roots import Roots
 from scheduler_plugin.settings import OrderSettings
 
 
@@ -334,6 +335,15 @@ def test_prompts_whose_first_block_was_never_computed_are_not_looked_up() -> Non
     bench.contexts("abcdefgh")
     bench.serve()
     assert bench.engine.lookups == 0
+
+
+def test_a_window_however_wide_keeps_no_more_contexts_than_are_looked_for() -> None:
+    bench = Bench(OrderSettings("lpm", window=10**9))
+    for number in range(Roots.most + 50):
+        bench.arrive(unlabelled(f"p{number}"))
+        bench.serve()
+        bench.engine.running.clear()
+    assert len(bench.order._grouping._recent) <= Roots.most
 
 
 def test_nothing_is_left_of_requests_that_passed_through() -> None:
