@@ -69,9 +69,9 @@ def by_users(cells: Cells) -> StudyAnswer:
 def by_step(cells: Cells) -> StudyAnswer:
     """Each rung against the one that lacks its idea, with as many users."""
     sentences = tuple(
-        f"{said} gives {told}."
+        f"{said} gives {gain}."
         for target, (below, said) in STEPS.items()
-        if (told := _ratios(cells, below, target))
+        if (gain := _ratios(cells, below, target))
     )
     told = (*sentences, APART) if sentences else (NOT_MEASURED,)
     return StudyAnswer("What does each idea buy?", told)

@@ -80,9 +80,7 @@ def _faster(cells: Cells, when: str = "Against engines that take turns") -> str:
     base = cells.where(router=IN_TURN)
     names = "in turn, mean TTFT", "routed, mean TTFT"
     found = [
-        (name, contrast(base, part, names))
-        for name, part in routers(cells)
-        if name != IN_TURN
+        (name, contrast(base, part, names)) for name, part in routers(cells) if name != IN_TURN
     ]
     return Contrasts("", tuple(found)).said(when)
 

@@ -66,7 +66,7 @@ async def _tell_waiting(name: str, logs: Path) -> None:
     began = time.monotonic()
     while True:
         await asyncio.sleep(TELL_EVERY_S)
-        newest = max(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, default=logs)
+        newest = max(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, default=logs)  # noqa: ASYNC240
         say(f"{name} is starting for {time.monotonic() - began:.0f} s, log: {newest}")
 
 

@@ -158,9 +158,9 @@ def _by_kept_names(
 ) -> list[CellPlan]:
     """One cell more may have another option tell cells apart, and so in their names."""
     names = {frozenset(texts.items()): name for name, texts in kept.items()}
+    found = (names.get(frozenset(option_texts(cell.options).items())) for cell in cells)
     return [
-        replace(cell, cell_id=names.get(frozenset(option_texts(cell.options).items()), cell.cell_id))
-        for cell in cells
+        replace(cell, cell_id=name or cell.cell_id) for cell, name in zip(cells, found, strict=True)
     ]
 
 

@@ -254,7 +254,7 @@ async def test_a_connection_that_opens_while_this_process_sleeps_is_used(
     server: BehaviourServer, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     async def look_up(*_: Any, **__: Any) -> Any:
-        time.sleep(2.0)
+        time.sleep(2.0)  # noqa: ASYNC251
         await asyncio.sleep(0.01)
         return [(0, 0, 0, "", ("127.0.0.1", 0))]
 

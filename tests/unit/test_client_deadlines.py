@@ -44,12 +44,12 @@ async def test_what_is_closed_expires_no_more() -> None:
 
 async def test_who_slept_has_as_long_again_but_no_longer() -> None:
     async with time_limit(0.5):
-        time.sleep(1.0)
+        time.sleep(1.0)  # noqa: ASYNC251
         await asyncio.sleep(0.01)  # what came meanwhile is looked at behind the timers
     for slept_s in (0.0, 0.3):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError):  # noqa: PT012
             async with time_limit(0.1):
-                time.sleep(slept_s)
+                time.sleep(slept_s)  # noqa: ASYNC251
                 await asyncio.sleep(60)
 
 

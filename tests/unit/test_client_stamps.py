@@ -256,7 +256,7 @@ async def test_a_label_that_came_in_time_is_not_called_late_either() -> None:
         async with RetrievalClient(url, ASLEEP_S - 0.2, route=LABEL_ROUTE) as client:
             asking = asyncio.ensure_future(client.retrieve("Who?"))
             await asyncio.sleep(0.05)
-            time.sleep(ASLEEP_S)
+            time.sleep(ASLEEP_S)  # noqa: ASYNC251
             assert (await asking).doc_id == "raft"
 
 

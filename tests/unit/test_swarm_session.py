@@ -132,9 +132,9 @@ def test_what_was_due_while_this_process_slept_is_recorded_once_at_the_end() -> 
         session, _ = make_session(rows, pacer=ConstantPacer(Rate.parse("100")))
         async with session.running():
             await session.send(await session.next_turn(), "user")
-            time.sleep(0.5)
+            time.sleep(0.5)  # noqa: ASYNC251
             session.stop()
-            time.sleep(0.1)
+            time.sleep(0.1)  # noqa: ASYNC251
             session.stop()
 
     uvloop.run(swarm())
@@ -157,7 +157,7 @@ def test_the_drain_waits_for_what_came_while_this_process_slept() -> None:
             session.stop()
             draining = asyncio.create_task(session.drain(0.5))
             await asyncio.sleep(0)
-            time.sleep(1.0)
+            time.sleep(1.0)  # noqa: ASYNC251
             asyncio.get_running_loop().call_later(0.01, client.free.set)
             await draining
             assert user.done()

@@ -182,7 +182,7 @@ async def test_a_service_that_got_ready_while_this_process_slept_is_ready(
 
     async def is_ready(url: str) -> bool:
         if not (answer := next(answers)):
-            time.sleep(1.0)
+            time.sleep(1.0)  # noqa: ASYNC251
         return answer
 
     monkeypatch.setattr(engine_api, "is_ready", is_ready)

@@ -100,7 +100,7 @@ class ServerWatch:
             return f"figures of the engine end at {end_s:.1f} s: {asked.metrics_url} {said}"
         if self.whole.told or not self.whole.count:
             began_late = self._scraper is not None and self._scraper.began_late
-            if not (began_late and self.whole.told) or self.course.count < self.whole.count:
+            if not (began_late and self.whole.told) or self.counted.count < self.whole.count:
                 return None
             return f"figures of the engine lack what it did before {asked.metrics_url} answered"
         if not asked.series:
