@@ -1,4 +1,5 @@
-"""Files of KV whose damage shows: behind the content is a checksum of it, its name and folder."""
+"""Files of KV whose damage shows: behind the content is a checksum of it, its name and folder, and
+of what kind it is."""
 
 import os
 import secrets
@@ -31,28 +32,33 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
         raise
 
 
-def write_checked(path: Path, content: memoryview) -> bool:
+def write_checked(path: Path, content: memoryview, kind: str = "") -> bool:
     """Put a file in place with its checksum; False where one is there, which is left. Raises
     OSError."""
     if path.exists():
         return False
-    write_whole(path, content, checksum("/".join(path.parts[-2:]), content))
+    write_whole(path, content, checksum(_told(path, kind), content))
     return True
 
 
-def read_checked(path: Path, buffer: memoryview) -> bool | None:
-    """Fill a buffer; None where there is no such file, False for one that is not whole, which is
-    removed. The buffer may hold anything then. Raises OSError for one that cannot be read."""
+def read_checked(path: Path, buffer: memoryview, kind: str = "") -> bool | None:
+    """Fill a buffer; None where there is no such file, False for one that is not whole or of
+    another kind, which is removed. The buffer may hold anything then. Raises OSError for one that
+    cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             is_full = _fill(file.fileno(), buffer)
             told = file.read(SUM_BYTES + 1)
     except FileNotFoundError:
         return None
-    if is_full and told == checksum("/".join(path.parts[-2:]), buffer):
+    if is_full and told == checksum(_told(path, kind), buffer):
         return True
     path.unlink(missing_ok=True)
     return False
+
+
+def _told(path: Path, kind: str) -> str:
+    return "/".join(path.parts[-2:]) + kind
 
 
 def _fill(descriptor: int, buffer: memoryview) -> bool:

@@ -4,9 +4,9 @@
       "class_name": "CheckedFilesAdapter", "config_class_name": "FSL2AdapterConfig",
       "adapter_params": {"base_path": "/var/cache/kv"}}'
 
-LMCache's `fs` takes a damaged file of the right size for good. Here it is a miss, and is computed
-again. Files lie below the CPU's instruction set, on which the order of their bytes depends. Lookups
-and deletions are those of `fs`.
+LMCache's `fs` takes a damaged file of the right size for good, and one of another dtype. Here it is
+a miss, and is computed again. Files lie below the CPU's instruction set, on which the order of
+their bytes depends. Lookups and deletions are those of `fs`.
 """
 
 import logging
@@ -33,7 +33,7 @@ class CheckedFilesAdapter(FSL2Adapter):
     """Of the settings of `fs` it heeds `base_path`."""
 
     def __init__(self, config: FSL2AdapterConfig, l1_memory_desc: object = None) -> None:
-        """Raises OSError where nothing can be written."""
+        """Raises OSError where its folder cannot be made."""
         below = copy(config)
         below.base_path = str(Path(config.base_path) / instruction_set())
         self._workers = ThreadPoolExecutor(thread_name_prefix="kv-files")
@@ -50,9 +50,8 @@ class CheckedFilesAdapter(FSL2Adapter):
         failed, sizes = 0, dict[ObjectKey, int]()
         for key, each in zip(keys, objects, strict=True):
             try:
-                content = _bytes(each)
-                if await self._in_thread(write_checked, self._key_to_path(key), content):
-                    sizes[key] = len(content) + SUM_BYTES
+                if await self._in_thread(write_checked, key, each):
+                    sizes[key] = len(_bytes(each)) + SUM_BYTES
             except Exception:
                 failed += 1
                 _LOG.exception("a chunk was not written")
@@ -78,20 +77,20 @@ class CheckedFilesAdapter(FSL2Adapter):
 
     async def _is_read(self, key: ObjectKey, into: MemoryObj) -> bool:
         try:
-            buffer = _bytes(into)
-            is_whole = await self._in_thread(read_checked, self._key_to_path(key), buffer)
+            is_whole = await self._in_thread(read_checked, key, into)
         except Exception:
             _LOG.exception("a chunk was not read")
             return False
         if is_whole is False:
-            _LOG.warning("a damaged chunk was removed: it is computed again")
-            self._notify_keys_deleted([key], [len(buffer) + SUM_BYTES])
+            _LOG.warning("a chunk, damaged or of another dtype, was removed: it is computed again")
+            self._notify_keys_deleted([key], [len(_bytes(into)) + SUM_BYTES])
         return bool(is_whole)
 
     async def _in_thread(
-        self, work: Callable[[Path, memoryview], bool | None], path: Path, content: memoryview
+        self, work: Callable[[Path, memoryview, str], bool | None], key: ObjectKey, each: MemoryObj
     ) -> bool | None:
-        done: bool | None = await self._loop.run_in_executor(self._workers, work, path, content)
+        of = self._key_to_path(key), _bytes(each), str(each.get_dtype())
+        done: bool | None = await self._loop.run_in_executor(self._workers, work, *of)
         return done
 
 

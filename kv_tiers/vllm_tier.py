@@ -138,7 +138,9 @@ class StoreTier(SecondaryTierManager):
             begun_s = time.perf_counter()
             kept = await self._thread.tier.store(names, chunks)
             took_s = time.perf_counter() - begun_s
-            return JobResult(job_metadata.job_id, all(kept), None, took_s, sum(kept))
+            # Of KV, as loads are counted, whatever the codec makes of it.
+            size = self._layout.size * sum(map(bool, kept))
+            return JobResult(job_metadata.job_id, all(kept), None, took_s, size)
 
         self._begin(job_metadata.job_id, store())
 
@@ -150,8 +152,9 @@ class StoreTier(SecondaryTierManager):
         loaded: list[OffloadKey] = []
 
         def take(at: int, content: NDArray[np.uint8]) -> None:
-            self._rows[job_metadata.chunk_ids[at], : len(content)] = content
-            loaded.append(keys[at])
+            if len(content) == self._layout.size:  # or the rest would be of who had the row before
+                self._rows[job_metadata.chunk_ids[at], : len(content)] = content
+                loaded.append(keys[at])
 
         async def load() -> JobResult:
             begun_s = time.perf_counter()

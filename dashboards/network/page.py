@@ -49,8 +49,9 @@ def _blocks(answers: Sequence[tuple[str, StudyAnswer]], made: Provenance) -> Ite
     head = page_head(
         "Behind the network: placed, lost, shared, given up, loaded, streamed",
         "Each part of a store of KV on several nodes, measured against not having it, without an"
-        " engine. Nodes are real valkey servers; what is counted, and not timed, says so. In"
-        " `levels` and `parts` the link's clock is counted. What codecs lose of a model's KV, and"
+        " engine. Nodes are real valkey servers; what is counted, and not timed, says so. No engine"
+        " stores or loads: the ledger of its bytes is in the study of tiers. In `levels` and"
+        " `parts` the link's clock is counted. What codecs lose of a model's KV, and"
         " of what it says then, `kvswarm kv codecs` measures.",
         made,
     )

@@ -38,6 +38,11 @@ from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.targets.plan import BYTES_PER_GB
 
 LMCACHE = (OFFLOAD, *BACKED)
+FILES_KEEP = " Files give nothing up: whatever reached them is there at the end."
+UNCOUNTED = (
+    "No run counts the bytes that LMCache stores and loads: the ledger of its tiers is not closed"
+    " here."
+)
 FROM_FILES = "disk_prompt_tokens"
 
 
@@ -133,8 +138,10 @@ def _ledger(cells: Cells) -> Iterator[str]:
                 f" {percent(stored / (computed * each))} of what was computed, and {memory(loaded)}"
                 f" loaded, {count(loaded / taken)} bytes for each of {count(taken)} tokens. At"
                 f" {count(each)} bytes a token the ledger of loads{where} {closes}."
-                f"{_unread(part, each)}"
+                f"{FILES_KEEP if target == TIERED else _unread(part, each)}"
             )
+    if any(len(cells.where(target=target)) for target in LMCACHE):
+        yield UNCOUNTED
 
 
 def _closes(part: Cells, token_bytes: int) -> bool:
@@ -152,7 +159,7 @@ def _unread(part: Cells, token_bytes: int) -> str:
     unread, kept = list[float](), list[float]()
     for cell in part.counted:
         own, stored = recorded_run(cell.run).target.get("usable_tokens"), cell.figure(STORED)
-        if cell.settings["target"] != NATIVE or own is None or not stored:
+        if own is None or not stored:
             return ""
         trace = trace_of_run(cell.run)
         tier_tokens = int(BYTES_PER_GB * float(cell.settings["l1_gb"])) // token_bytes

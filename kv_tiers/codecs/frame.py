@@ -43,11 +43,11 @@ def unpack(
     number, level, shape, payload = checked(frame, key)
     if _HEADER.unpack_from(frame)[-2] != _of_layout(layout):
         raise FrameError(f"its bytes are laid out otherwise than {layout!r}")
-    codec = _codec(number, level, codecs or {})
     layers, kinds, tokens, channels = shape
     if kinds != 2 or layers * kinds * tokens * channels > MOST_VALUES:
         raise FrameError(f"sizes of {shape}")
     try:
+        codec = _codec(number, level, codecs or {})
         return codec.decode(bytes(payload), (layers, kinds, tokens, channels))
     except ValueError as error:
         raise FrameError(str(error)) from error

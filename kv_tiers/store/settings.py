@@ -68,6 +68,10 @@ class TierSettings:
         for name in ("node_deadline_s", "load_deadline_s", "central_deadline_s", "at_once"):
             if not 0 < getattr(self, name) <= sys.float_info.max:
                 raise ValueError(f"{name} {getattr(self, name)!r} must be more than 0 and finite")
+        for each in fields(self):
+            owner = _OWNERS.get(each.name)
+            if owner and not getattr(self, owner) and getattr(self, each.name) != each.default:
+                raise ValueError(f"{each.name} means nothing without {owner}: leave it out")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "TierSettings":
@@ -87,6 +91,11 @@ class TierSettings:
             raise ValueError(f"a setting has the wrong type: {error}") from error
 
 
+_OWNERS: Mapping[str, str] = {
+    "eviction": "near_bytes",
+    **dict.fromkeys(("central_deadline_s", "force_latest", "exchange_s"), "central"),
+}
+"""Settings of what is only there with another one."""
 _KINDS: Mapping[tuple[type, ...], Sequence[str]] = {
     (str,): ("placement", "codec", "eviction"),
     (str, NoneType): ("profile",),

@@ -126,6 +126,8 @@ def _link(parsed: argparse.Namespace) -> int:
     chosen = [each for each in parsed.listen if each]
     if len(set(chosen)) < len(chosen):
         raise UsageError(f"--listen {chosen[0]}: each port is one client, name it once")
+    if int(port) in chosen and host in (LOOPBACK, "localhost"):
+        raise UsageError(f"--to {parsed.to} is the link itself: name the store behind it")
     if (parsed.rate_mbit is None) == (parsed.schedule is None):
         raise UsageError("give the link's rate: either --rate-mbit or --schedule")
     try:

@@ -51,6 +51,12 @@ def _check(parsed: argparse.Namespace) -> None:
         if value is not None and not 1 / MOST <= value <= MOST:
             raise UsageError(f"--{name} {value:g}: give a number above 0, and {MOST:g} at most")
     check_bytes_per_token(parsed.bytes_per_token)
+    for name, needless in (
+        ("--model", parsed.model is not None),
+        (f"RUN {parsed.run}", parsed.run is not None and parsed.prefill_rate is not None),
+    ):
+        if needless and parsed.bytes_per_token is not None:
+            raise UsageError(f"{name} tells nothing that is not given: leave out --bytes-per-token")
 
 
 def _bytes(parsed: argparse.Namespace) -> ToldFigure:

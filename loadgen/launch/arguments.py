@@ -59,6 +59,7 @@ class TargetArguments:
     context_scheduler: ContextSchedulerSettings
     replicas: int | None = None
     router: str | None = None
+    l2_gb: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.start_timeout_s < math.inf:
@@ -141,6 +142,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
     add("--l1-gb", type=float, help="GiB of memory behind the engine's cache (default: 1.0)")
     add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
+    add("--l2-gb", type=float, help="GiB of each node behind a network (default: 1.0)")
     codecs = ", ".join((*KV_CODECS, f"{PROFILED_CODEC}:FILE"))
     add("--kv-codec", help=f"of KV behind a network: {codecs} (default: lossless)")
     add("--engine-arg", action="append", help="--engine-arg=--FLAG")
@@ -182,6 +184,7 @@ def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
         start_timeout_s=600.0 if parsed.start_timeout is None else parsed.start_timeout,
         replicas=parsed.replicas,
         router=parsed.router,
+        l2_gb=parsed.l2_gb,
         context_scheduler=ContextSchedulerSettings(
             **{
                 field.name: getattr(parsed, field.name)

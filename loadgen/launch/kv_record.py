@@ -21,7 +21,7 @@ from kv_reading.recording import (
     make_requests,
     write_requests,
 )
-from kv_reading.stored import FsTier, chunk_digests
+from kv_reading.stored import FsTier, chunk_digests, parse_name
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import TargetArguments
 from loadgen.launch.target_run import choose_targets, target_settings, tokenizer_of
@@ -72,7 +72,7 @@ async def record(recording: KvRecording) -> int:
     chunk_tokens = chunk_tokens_of(spec)
     requests, library = _prompts(recording, settings, chunk_tokens)
     with locked(recording.out, "recording"), interruptible() as interruption:
-        chunks.mkdir(exist_ok=True)
+        empty_tier(chunks)
         write_requests(recording.out, requests)
         lines = [json.dumps(row, ensure_ascii=False) for row in library]
         (recording.out / LIBRARY_JSONL).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -109,6 +109,15 @@ def with_fs_tier(spec: TargetSpec, folder: Path) -> TargetSpec:
         for each in spec.services
     )
     return replace(spec, services=tuple(services))
+
+
+def empty_tier(folder: Path) -> None:
+    """Make it, without the chunks of a recording that did not end: LMCache would take them for its
+    own, whatever model they are of."""
+    folder.mkdir(exist_ok=True)
+    for path in [*folder.iterdir()]:
+        if parse_name(path) is not None:
+            path.unlink()
 
 
 def chunk_tokens_of(spec: TargetSpec) -> int:

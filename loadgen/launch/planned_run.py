@@ -35,6 +35,7 @@ UNMODELLED: Mapping[str, tuple[Any, str]] = {
 REFUSED: Mapping[str, str] = {
     "--processes": "a simulation sends as one process does",
     "--kv-codec": "no tier of a twin packs its KV",
+    "--l2-gb": "no tier of a twin is on nodes",
     **dict.fromkeys(("--replicas", "--router"), "advice is about one engine, try several by hand"),
 }
 """Options that are none of a simulation's, and why."""

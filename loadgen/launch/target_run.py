@@ -76,6 +76,8 @@ def _meanings(arguments: TargetArguments) -> dict[str, Callable[[TargetSpec], bo
         for option, value in fleet.items()
         if value is not None
     }
+    if arguments.l2_gb is not None:
+        meanings["--l2-gb"] = lambda spec: uses(spec, "l2_gb")
     for option in arguments.context_scheduler.options[:1]:
         meanings[option] = lambda spec: uses(spec, "context_scheduler")
     return meanings
@@ -90,6 +92,7 @@ def target_settings(
         kv_tokens=arguments.kv_tokens,
         l1_gb=arguments.l1_gb,
         l2_dir=arguments.l2_dir,
+        l2_gb=1.0 if arguments.l2_gb is None else arguments.l2_gb,
         kv_codec=arguments.kv_codec,
         host=host,
         port=port,

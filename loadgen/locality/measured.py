@@ -20,6 +20,7 @@ OTHER_ATTENTION = (
 """What config.json says of layers that keep something else than each token."""
 WINDOWS = ("sliding_window", "attention_chunk_size")
 """Tokens before one that some layers attend to."""
+AUTO = "auto"
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1}
 
 
@@ -84,19 +85,18 @@ def run_bytes_per_token(run: Path) -> int | None:
 
 def argv_bytes_per_token(argv: Sequence[str], model: Path) -> int | None:
     """The same of an engine that is started so, with this model."""
-    given = (argument(argv, "--kv-cache-dtype"), argument(argv, "--dtype"))
-    named = [dtype for dtype in given if dtype and dtype != "auto"]
-    return kv_bytes_per_token(model, *named[:1])
+    given = (argument(argv, name) or AUTO for name in ("--kv-cache-dtype", "--dtype"))
+    return kv_bytes_per_token(model, *given)
 
 
-def kv_bytes_per_token(model: Path, kv_dtype: str = "auto") -> int | None:
+def kv_bytes_per_token(model: Path, kv_dtype: str = AUTO, dtype: str = AUTO) -> int | None:
     """Keys and values of all layers: 2 x layers x KV heads x head dimension x bytes of a number.
 
-    `kv_dtype` is vLLM's `--kv-cache-dtype`; `model` a folder or a `config.json`. None where there
-    is none, or one of an attention that keeps something else.
+    They are vLLM's `--kv-cache-dtype` and `--dtype`; `model` a folder or a `config.json`. None
+    where there is none, or one of an attention or a type that keeps something else.
     """
     with suppress(ValueError, KeyError, TypeError, AttributeError):
-        return _bytes(model_config(model), kv_dtype)
+        return _bytes(model_config(model), kv_dtype, dtype)
     return None
 
 
@@ -118,12 +118,26 @@ def _other_attention(config: Mapping[str, Any], longest_tokens: int | None) -> I
             yield f"{name} {config[name]}"
 
 
-def _bytes(config: Mapping[str, Any], kv_dtype: str) -> int | None:
+def _bytes(config: Mapping[str, Any], kv_dtype: str, dtype: str) -> int | None:
     if config.get("kv_lora_rank") or any(_other_attention(config, None)):
         return None
     kv_heads, head_dim, own = kv_form(config)
-    dtype = own if kv_dtype == "auto" else kv_dtype.partition("_")[0]
-    return int(2 * config["num_hidden_layers"] * kv_heads * head_dim * DTYPE_BYTES[dtype])
+    # vLLM serves a model of float32 in a type of 16 bits, unless it is told otherwise.
+    usual = "bfloat16" if own in ("float32", "float") else own
+    named = next(each for each in (kv_dtype, _quantized_kv(config), dtype, usual) if each != AUTO)
+    each_bytes = DTYPE_BYTES[named.partition("_")[0]]
+    return int(2 * config["num_hidden_layers"] * kv_heads * head_dim * each_bytes)
+
+
+def _quantized_kv(config: Mapping[str, Any]) -> str:
+    """The type of the KV that a checkpoint of quantized weights asks for."""
+    told = config.get("quantization_config") or {}
+    parts = (told, told.get("quantization") or {})
+    names = ("kv_cache_scheme", "kv_cache_quant_algo")
+    scheme = next((part[name] for name in names for part in parts if part.get(name)), AUTO)
+    if isinstance(scheme, Mapping):
+        return f"fp{scheme['num_bits']}"
+    return str(scheme).lower()
 
 
 def kv_form(config: Mapping[str, Any]) -> tuple[int, int, str]:

@@ -21,8 +21,8 @@ from loadgen.targets.toml_table import TomlTable
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)?)\}")
 KNOWN = (
     *("python", "model", "served_model_name", "host", "max_model_len", "block_size", "blocks"),
-    *("l1_gb", "l1_bytes", "l2_dir", "kv_codec", "kv_profile", "context_scheduler", "scratch_dir"),
-    *("routes_key", "engine_urls", "event_ports", "router"),
+    *("l1_gb", "l1_bytes", "l2_dir", "l2_gb", "kv_codec", "kv_profile", "context_scheduler"),
+    *("scratch_dir", "routes_key", "engine_urls", "event_ports", "router"),
 )
 Role = Literal["engine", "cache", "router", "service"]
 ROLES: tuple[Role, ...] = get_args(Role)

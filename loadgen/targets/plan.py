@@ -187,6 +187,7 @@ def _values(
         "max_model_len": str(capacity.max_model_len(window)) if capacity and window else "auto",
         "l1_gb": f"{settings.l1_gb:g}",
         "l1_bytes": str(round(settings.l1_gb * BYTES_PER_GB)),
+        "l2_gb": f"{settings.l2_gb:g}",
         "kv_codec": settings.kv_codec.partition(":")[0],
         "kv_profile": json.dumps(settings.kv_profile)[1:-1],
         "context_scheduler": settings.context_scheduler.json,
@@ -248,7 +249,7 @@ def _plan(
         **values,
         "host": settings.host if is_front else LOOPBACK,
         "scratch_dir": str(scratch_dir),
-        "l2_dir": str(l2_dir),
+        "l2_dir": json.dumps(str(l2_dir), ensure_ascii=False)[1:-1],
         "routes_key": secrets.token_urlsafe(24),
     }
     try:

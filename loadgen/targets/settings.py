@@ -34,6 +34,8 @@ USUAL_ROUTER = "cache_aware"
 """vLLM's own router's."""
 MOST_REPLICAS = 64
 """More engines than that on one machine are a slip of the pen."""
+LEAST_NODE_GB = 0.01
+"""A node takes some megabytes of its memory for itself."""
 KV_CODECS = ("raw", "lossless", "int8", "int4", "adaptive")
 """Those of `kv_tiers` that need no profile of a model; its packages may be missing here."""
 PROFILED_CODEC = "cachegen"
@@ -70,9 +72,9 @@ def model_config(model: str | Path) -> dict[str, Any]:
 class TargetSettings:
     """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
     own cache in tokens (None: the engine decides); `l1_gb` the memory behind it; in `l2_dir` a
-    target with a tier on disk makes a folder (None: with temporary files); `kv_codec` is for KV on
-    nodes behind a network, with the file of a profile after a colon where it needs one; `port` is
-    the engine's (None: a free one); `args` go to the engine last; a service gets `stop_grace_s`
+    target with a tier on disk makes a folder (None: with temporary files); `l2_gb` and `kv_codec`
+    are for KV on nodes behind a network, so much on each, and with the file of a profile after a
+    colon where the codec needs one; `port` is the engine's (None: a free one); `args` go to the engine last; a service gets `stop_grace_s`
     between SIGTERM and SIGKILL; `context_scheduler` means something to targets with that scheduler
     only, `replicas` of the engine, and the policy of the `router` before them, to those with a
     router; with `is_exact` a CPU never computes in bfloat16 unless `args` say so. Raises UsageError
@@ -83,6 +85,7 @@ class TargetSettings:
     kv_tokens: int | None = None
     l1_gb: float = 1.0
     l2_dir: Path | None = None
+    l2_gb: float = 1.0
     kv_codec: str = "lossless"
     host: str = LOOPBACK
     port: int | None = None
@@ -98,6 +101,8 @@ class TargetSettings:
     def __post_init__(self) -> None:
         if not 0 < self.l1_gb < math.inf:
             raise UsageError(f"--l1-gb {self.l1_gb:g} must be more than 0 and finite")
+        if not LEAST_NODE_GB <= self.l2_gb < math.inf:
+            raise UsageError(f"--l2-gb {self.l2_gb:g}: give {LEAST_NODE_GB:g} or more, and finite")
         if self.l2_dir is not None and not _is_writable_folder(self.l2_dir):
             raise UsageError(f"--l2-dir {self.l2_dir} is not a folder that can be written")
         if self.replicas is not None and not 0 < self.replicas <= MOST_REPLICAS:

@@ -16,6 +16,7 @@ from typing import Any
 
 import uvicorn
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as GoneError
 from redis.exceptions import RedisError
 
 from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
@@ -57,8 +58,10 @@ class NodeRoutes:
         elif asked == ("GET", "/metrics"):
             await _answer(send, 200, exposition(await self._states()))
         elif asked == ("POST", "/flush"):
-            await asyncio.gather(*map(_flush, self._nodes.values()))
-            await _answer(send, 200, "{}", "application/json")
+            if all(await asyncio.gather(*map(_is_emptied, self._nodes.values()))):
+                await _answer(send, 200, "{}", "application/json")
+            else:
+                await _answer(send, 503, "a node that hangs still has what it had\n")
         else:
             await _answer(send, 404, "no such route\n")
 
@@ -86,9 +89,13 @@ async def _state(node: Redis) -> NodeState | None:
     return NodeState(int(keys), int(memory["used_memory"]))
 
 
-async def _flush(node: Redis) -> None:
-    with contextlib.suppress(RedisError, OSError):
+async def _is_emptied(node: Redis) -> bool:
+    """Also where it has ended, and all it held with it; one that hangs may go on with it later."""
+    try:
         await node.flushall()
+    except (RedisError, OSError) as error:
+        return isinstance(error, GoneError)
+    return True
 
 
 async def _answer(

@@ -21,17 +21,16 @@ def content(seed: int) -> bytes:
 class Objects:
     """Memory of LMCache's own kind, and keys of one context."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: str = "bfloat16") -> None:
         import torch
         from lmcache.v1.distributed.api import ObjectKey
         from lmcache.v1.memory_management import MemoryObjMetadata, TensorMemoryObj
 
-        shape = torch.Size(SHAPE)
         self.keys = [ObjectKey(bytes([at]) * 32, "model", 0) for at in range(CHUNKS)]
         self.buffers = [
             TensorMemoryObj(
                 torch.zeros(SIZE, dtype=torch.uint8),
-                MemoryObjMetadata(shape, torch.bfloat16, 0, SIZE, 1),
+                MemoryObjMetadata(torch.Size(SHAPE), getattr(torch, dtype), 0, SIZE, 1),
                 None,
             )
             for _ in range(CHUNKS)

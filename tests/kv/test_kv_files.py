@@ -169,13 +169,25 @@ def test_kv_of_another_kind_of_cpu_is_not_found(
         other.close()
 
 
+def test_kv_of_another_dtype_under_the_same_keys_is_computed_again(adapter: Any) -> None:
+    """As two engines leave it that serve one model in float16 and bfloat16 on one folder."""
+    objects, others = Objects(), Objects("float16")
+    objects.fill()
+    others.fill()
+    stored(adapter, others)
+    assert looked_up(adapter, objects) == [*range(CHUNKS)]
+    assert loaded(adapter, objects) == []
+    assert stored(adapter, objects).bytes_transferred() == CHUNKS * FILE_BYTES
+    assert loaded(adapter, objects) == [*range(CHUNKS)]
+
+
 @pytest.mark.parametrize(("what", "submit"), [("read", "load"), ("write", "store")])
 def test_no_thread_uses_the_memory_once_the_tier_is_closed(
     what: str, submit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end, ended, objects = Event(), Event(), Event(), Objects()
 
-    def slow(path: Path, content: memoryview) -> bool:
+    def slow(path: Path, content: memoryview, kind: str) -> bool:
         begun.set()
         may_end.wait(20)
         ended.set()

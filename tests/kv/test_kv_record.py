@@ -19,7 +19,12 @@ from kv_reading.recording import (
 from loadgen.cli.made_by import told
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
-from loadgen.launch.kv_record import _write_library, chunk_tokens_of, with_fs_tier
+from loadgen.launch.kv_record import (
+    _write_library,
+    chunk_tokens_of,
+    empty_tier,
+    with_fs_tier,
+)
 from loadgen.runs.lock import locked
 from loadgen.targets.catalog import load_catalog
 
@@ -49,6 +54,16 @@ def test_a_recording_is_read_with_whatever_characters_it_holds(tmp_path: Path) -
     assert read_requests(tmp_path) == asked
     _write_library(tmp_path, [{"doc_id": "a", "title": odd, "text": odd, "whole": odd}])
     assert [each.whole for each in read_library(tmp_path)] == [odd]
+
+
+def test_chunks_of_a_recording_that_did_not_end_are_none_of_the_next_one(tmp_path: Path) -> None:
+    folder = tmp_path / "chunks"
+    empty_tier(folder)
+    chunk, another = folder / f"toy@0x01000100@0@{'ab' * 32}.data", folder / "notes.txt"
+    chunk.write_bytes(b"of another model of this name")
+    another.write_text("somebody's")
+    empty_tier(folder)
+    assert [*folder.iterdir()] == [another]
 
 
 def test_a_target_without_lmcache_is_refused(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import psutil
@@ -14,10 +16,11 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from kv_tiers.store import valkey_server
 from loadgen.targets import engine_api
 from loadgen.targets.hardware import free_ports
 from loadgen.targets.own_routes import KEY_VARIABLE
-from loadgen.targets.valkey_nodes import KEYS, UP
+from loadgen.targets.valkey_nodes import KEYS, UP, NodeRoutes
 
 pytest.importorskip("uvicorn")
 KEY = "of this test"
@@ -79,6 +82,55 @@ async def test_the_others_go_on_when_a_node_is_killed(service: NodesService) -> 
     assert await engine_api.metric(f"{service.url}/metrics", UP) == 2
     assert await engine_api.reset(f"{service.url}/flush", KEY)
     assert service.process.returncode is None
+
+
+async def asked(routes: NodeRoutes, method: str, path: str) -> int:
+    """The status of what the application answers."""
+    said: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message)
+
+    await routes({"method": method, "path": path}, None, send)  # type: ignore[arg-type]
+    return int(said[0]["status"])
+
+
+async def test_a_node_that_hangs_is_not_called_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it goes on, what it holds is found in the next run."""
+    monkeypatch.setattr("loadgen.targets.valkey_nodes.NODE_TIMEOUT_S", 0.2)
+    async with valkey_server() as (address, process), Redis.from_url(f"redis://{address}") as client:
+        await client.set("a", "x")
+        routes = NodeRoutes([address])
+        process.send_signal(signal.SIGSTOP)
+        try:
+            assert await asked(routes, "POST", "/flush") == 503
+        finally:
+            process.send_signal(signal.SIGCONT)
+        monkeypatch.setattr("loadgen.targets.valkey_nodes.NODE_TIMEOUT_S", 20.0)
+        again = NodeRoutes([address])
+        assert await asked(again, "POST", "/flush") == 200
+        assert not await client.exists("a")
+        for node in (*routes._nodes.values(), *again._nodes.values()):
+            await node.aclose()
+
+
+async def test_a_node_keeps_no_more_than_it_may() -> None:
+    port, node = free_ports(2)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadgen.targets.valkey_nodes", "--port", str(port)),
+        *("--node-gb", "0.01", "--nodes", str(node)),
+        env={**os.environ, KEY_VARIABLE: KEY},
+    )
+    try:
+        await _until_ready(f"http://127.0.0.1:{port}")
+        async with Redis(port=node, protocol=2) as client:
+            for at in range(40):
+                await client.set(str(at), bytes(500_000))
+            assert 0 < await client.dbsize() < 20, "the oldest went, and no write was refused"
+            assert await client.exists("39")
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])

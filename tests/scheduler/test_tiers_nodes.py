@@ -3,19 +3,20 @@
 import mmap
 import signal
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 from digest_engine import DigestEngine, tier
 from redis import Redis
 from test_tiers_cells import CONTEXTS, Mixture, ask, one_by_one
-from vllm.v1.kv_offload.base import make_offload_key
+from vllm.v1.kv_offload.base import ReqContext, make_offload_key
 from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
     OffloadingConfig,
@@ -23,6 +24,7 @@ from vllm.v1.kv_offload.config import (
     OffloadingModelConfig,
     OffloadingParallelConfig,
 )
+from vllm.v1.kv_offload.tiering.base import JobResult, TransferJob
 
 from kv_tiers.store import valkey_servers
 from kv_tiers.vllm_tier import StoreTier
@@ -57,10 +59,13 @@ OF_TWO = replace(CONFIG.parallel, world_size=2, tp_size=2)
 
 
 @contextmanager
-def store_tier(rows: memoryview, **changes: Any) -> Iterator[StoreTier]:
-    """Before nodes that nobody asks."""
-    spec = SimpleNamespace(config=replace(CONFIG, **changes), blocks_per_chunk=1)
-    tier = StoreTier(spec, rows, "StoreTier", nodes=["127.0.0.1:1"])  # type: ignore[arg-type]
+def store_tier(
+    rows: memoryview, nodes: Sequence[str] = ("127.0.0.1:1",), **changes: Any
+) -> Iterator[StoreTier]:
+    """Without any engine; its usual nodes are asked by nobody."""
+    spec: Any = SimpleNamespace(config=replace(CONFIG, **changes), blocks_per_chunk=1)
+    patience = {"node_deadline_s": 5.0, "load_deadline_s": 30.0}
+    tier = StoreTier(spec, rows, "StoreTier", nodes=nodes, **patience)
     try:
         yield tier
     finally:
@@ -192,6 +197,21 @@ def test_chunks_that_are_laid_out_otherwise_have_other_names_and_frames(
         assert one._chunk(0).layout != other._chunk(0).layout
     with store_tier(rows, **usual) as one, store_tier(rows, **usual) as other:
         assert one._name(key) == other._name(key)
+
+
+async def test_kv_of_fewer_bytes_under_the_same_name_is_a_miss(servers: Servers) -> None:
+    """As another model of one name leaves it: the rest of the row would be of who had it before."""
+    key, nodes = make_offload_key(b"a hash of its tokens", 0), addresses(servers)
+    done: list[JobResult] = []
+    for size, is_stored in ((2048, True), (4096, False)):
+        rows = memoryview(bytearray(b"x" * 2 * size)).cast("B", (2, size))
+        with store_tier(rows, nodes, parallel=OF_TWO) as one:
+            job = TransferJob(size, [key], np.array([0]), True, ReqContext("r"))
+            (one.submit_store if is_stored else one.submit_load)(job)
+            one.drain_jobs()
+            done += one.get_finished_jobs()
+    assert [(each.success, each.successful_keys) for each in done] == [(True, None), (False, None)]
+    assert [each.transfer_bytes for each in done] == [2048, 0], "of KV, and not of frames"
 
 
 def test_a_tier_that_has_ended_holds_no_memory_of_the_engine() -> None:

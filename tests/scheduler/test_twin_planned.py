@@ -238,6 +238,7 @@ def test_found_contexts_are_wrong_as_often_as_told(twin: Path, tmp_path: Path) -
         ("unordered -t 3s --model other", "--model is the engine's"),
         ("unordered -t 3s --processes 2", "--processes is not modelled"),
         ("unordered -t 3s --kv-codec raw", "--kv-codec is not modelled"),
+        ("unordered -t 3s --l2-gb 2", "--l2-gb is not modelled"),
         ("unordered -t 3s --policy lpm", "means nothing to target vllm"),
         ("unordered -t 3s --target vllm-fp8", "--target vllm-fp8 is not modelled"),
         ("unordered -t 3s --contxts 3", "did you mean --contexts"),

@@ -181,6 +181,15 @@ def test_options_of_the_scheduler_need_a_target_that_takes_them() -> None:
     assert [spec.name for spec in specs] == ["vllm", "vllm-context"]
 
 
+@pytest.mark.parametrize("target", ["vllm", "vllm-tiered", "vllm-lmcache-files"])
+def test_the_size_of_nodes_is_for_targets_with_nodes(target: str) -> None:
+    arguments = parse_run("run", ["--target", target, "--l2-gb", "1"]).target_arguments
+    said = f"--l2-gb means nothing to target {target}: choose vllm-lmcache-codec or"
+    with pytest.raises(UsageError, match=said):
+        choose_targets([target], arguments)
+    assert choose_targets([target, "vllm-offload-regional"], arguments)
+
+
 def test_own_targets_take_them_too(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('[targets.mine]\nextends = "vllm-context"\nargs = ["--max-num-seqs", "4"]')
@@ -195,6 +204,7 @@ FOR_ENGINES = {
     "--kv-tokens": "4096",
     "--l1-gb": "1",
     "--l2-dir": "/tmp",
+    "--l2-gb": "1",
     "--kv-codec": "int8",
     "--engine-arg": "--x",
     "--start-timeout": "600",

@@ -154,6 +154,14 @@ def test_a_codec_nobody_knows_is_told() -> None:
         pack(CODECS["raw"](), np.zeros((2, 3, 4), dtype=np.uint16), KEY)
 
 
+def test_a_level_nobody_knows_is_no_frame_either() -> None:
+    """As one of a later version: others of its load are read."""
+    codec = CacheGen(PROFILE, 2)
+    codec.level = 9
+    with pytest.raises(FrameError, match="level 9"):
+        unpack(pack(codec, chunk(), KEY), KEY, OTHERS)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_numbers_that_are_none_hurt_no_others(name: str) -> None:
     bits = chunk(40)

@@ -386,6 +386,10 @@ async def test_the_command_tells_what_clients_had_when_it_is_interrupted(
             ["--to", "h:1", "--rate-mbit", "1", *["--listen", "9"] * 2],
             "--listen 9: each port is one",
         ),
+        (
+            ["--to", "localhost:9", "--rate-mbit", "1", "--listen", "9"],
+            "--to localhost:9 is the link itself",
+        ),
         (["--to", "h:1"], "either --rate-mbit or --schedule"),
         (["--to", "h:1", "--rate-mbit", "1", "--schedule", "x"], "either --rate-mbit or"),
         (["--to", "h:1", "--schedule", "/none"], "cannot read the schedule /none"),

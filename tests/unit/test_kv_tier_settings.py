@@ -47,6 +47,23 @@ def test_a_setting_of_the_wrong_kind_is_one_line(name: str, value: object) -> No
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "owner"),
+    [
+        ({"eviction": "arc"}, "near_bytes"),
+        ({"force_latest": True}, "central"),
+        ({"exchange_s": 2}, "central"),
+        ({"central_deadline_s": 9.5}, "central"),
+    ],
+)
+def test_a_setting_of_what_is_not_there_is_refused(given: dict[str, Any], owner: str) -> None:
+    (name,) = given
+    with pytest.raises(ValueError, match=f"{name} means nothing without {owner}"):
+        TierSettings.of({**NODES, **given})
+    there: dict[str, Any] = {"near_bytes": 1000, "central": ["127.0.0.1:2"]}
+    assert getattr(TierSettings.of({**NODES, **given, owner: there[owner]}), name) == given[name]
+
+
 def test_what_changes_is_checked_alike_and_changes_nothing() -> None:
     tier = RemoteTier(TierSettings.of(NODES))
     for changes in ({"codec": ["int8"]}, {"level": "2"}, {"recompute_chunks_per_s": "8"}):

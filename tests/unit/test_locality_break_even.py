@@ -69,6 +69,14 @@ def test_what_is_no_link_is_one_line(text: str, capsys: pytest.CaptureFixture[st
         (["--prefill-rate", "9", "--link", f"{'9' * 400}GB/s"], "give a rate above 0"),
         (["--prefill-rate", "9", "--model", "no/such"], "no config.json there"),
         (["/no/such/run"], "/no/such/run"),
+        (
+            ["--prefill-rate", "9", "--bytes-per-token", "9", "--model", "m"],
+            "--model tells nothing that is not given: leave out --bytes-per-token",
+        ),
+        (
+            ["/no/such/run", "--prefill-rate", "9", "--bytes-per-token", "9"],
+            "RUN /no/such/run tells nothing that is not given",
+        ),
     ],
 )
 def test_bad_input_is_one_line(

@@ -399,7 +399,7 @@ def test_a_tier_that_surely_has_it_gave_it_too_late() -> None:
 
 
 CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-MODEL = json.dumps({**CONFIG, "hidden_size": 64, "torch_dtype": "float32"})
+MODEL = json.dumps({**CONFIG, "hidden_size": 128, "torch_dtype": "float32"})
 """512 bytes of KV for each token."""
 OFFLOAD = {"cpu_bytes_to_use": 512 * 800}
 

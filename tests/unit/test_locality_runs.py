@@ -371,7 +371,13 @@ def test_bytes_of_a_token_are_those_of_the_type_the_engine_was_told(
         ({}, 2 * 8 * 2 * 64 * 2),
         ({"head_dim": 128}, 2 * 8 * 2 * 128 * 2),
         ({"num_key_value_heads": None}, 2 * 8 * 8 * 64 * 2),
-        ({"torch_dtype": "float32"}, 2 * 8 * 2 * 64 * 4),
+        ({"torch_dtype": "float32"}, 2 * 8 * 2 * 64 * 2),
+        ({"quantization_config": {"quant_method": "awq"}}, 2 * 8 * 2 * 64 * 2),
+        ({"quantization_config": {"kv_cache_scheme": None}}, 2 * 8 * 2 * 64 * 2),
+        ({"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}, 2 * 8 * 2 * 64),
+        ({"quantization_config": {"kv_cache_scheme": {"num_bits": 4}}}, None),
+        ({"quantization_config": {"kv_cache_quant_algo": "FP8"}}, 2 * 8 * 2 * 64),
+        ({"quantization_config": {"quantization": {"kv_cache_quant_algo": "NVFP4"}}}, None),
         ({"kv_lora_rank": 512}, None),
         ({"num_hidden_layers": None}, None),
         ({"torch_dtype": "int3"}, None),
@@ -390,8 +396,12 @@ def test_bytes_of_a_token_follow_from_the_models_shape(
     config = json.loads((tokenizer / "config.json").read_text()) | change
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert kv_bytes_per_token(tmp_path) == bytes_per_token
-    if not change:
-        assert kv_bytes_per_token(tmp_path, "fp8_e4m3") == 2 * 8 * 2 * 64
+    if bytes_per_token == 2 * 8 * 2 * 64:  # it asks for this by itself
+        assert kv_bytes_per_token(tmp_path, "auto", "float32") == bytes_per_token
+        assert kv_bytes_per_token(tmp_path, "bfloat16") == 2 * bytes_per_token
+    elif bytes_per_token:
+        assert kv_bytes_per_token(tmp_path, "fp8_e4m3") == bytes_per_token // 2
+        assert kv_bytes_per_token(tmp_path, "auto", "float32") == 2 * bytes_per_token
 
 
 def test_the_table_says_what_is_enough_and_the_error(

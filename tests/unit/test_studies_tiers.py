@@ -1,6 +1,9 @@
 """What the study of tiers says, of runs made by hand."""
 
+from datetime import datetime
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 from study_cells import Made, cell, noisy
@@ -10,8 +13,9 @@ from dashboards.studies.catalog import TIERS
 from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.study import read_plan
 from dashboards.studies.task1.caches import HitPrediction, hit_table
-from dashboards.studies.tier_hits import hit, how_far_off
+from dashboards.studies.tier_hits import _shares, hit, how_far_off
 from dashboards.studies.tiers import controls, enough, pays
+from loadgen.locality.trace import Chain, Trace
 
 SMALL, LARGE = 3072, 20480
 REPEATS = (1, 2, 3)
@@ -141,6 +145,39 @@ def test_the_ledger_of_loads_closes_or_is_told_not_to(
     assert "4,096 bytes for each of 45,000 tokens" in text
     assert ("ledger of loads closes" in text) is closes
     assert ("ledger of loads does not close" in text) is not closes
+
+
+def test_where_no_ledger_is_kept_the_page_says_so(tmp_path: Path) -> None:
+    cells = equal(tmp_path)
+    said_of_lmcache = "No run counts the bytes that LMCache stores and loads"
+    assert said_of_lmcache in said(hit(cells))
+    without = Cells(tuple(each for each in cells if "lmcache" not in each.settings["target"]))
+    assert said_of_lmcache not in said(hit(without))
+
+
+@pytest.mark.parametrize("target", ["vllm-lmcache", "vllm-lmcache-files", "vllm-lmcache-codec"])
+def test_lmcaches_log_settles_its_hits_whatever_lies_behind(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, start_unix_s = Random(3), 1_000_000.0
+    contexts = [rng.randrange(6) for _ in range(60)]
+    chains = [Chain(tuple(range(9 * each + 1, 9 * each + 5)), 33, 1) for each in contexts]
+    trace = Trace(tuple(chains), 8)
+    sent_s = [0.3 * number for number in range(60)]
+    at = [SimpleNamespace(sent_s=s, first_token_s=s + 0.15, end_s=s + 0.24) for s in sent_s]
+    argv, own = {"lmcache": ["--chunk-size", "8"]}, {"usable_tokens": 8 * trace.least_blocks}
+    run = SimpleNamespace(
+        path=tmp_path, target={"argv": argv, **own}, description={"start_unix_s": start_unix_s}
+    )
+    for name, found in (("trace_of_run", trace), ("recorded_run", run), ("sent_requests", at)):
+        monkeypatch.setattr(f"dashboards.studies.tier_hits.{name}", lambda _, found=found: found)
+    shares = _shares(tmp_path, target, 14 * 4096, 512)
+    assert min(shares) < max(shares), "the moment of the loop decides something here"
+    (tmp_path / "engine").mkdir()
+    freed = [datetime.fromtimestamp(start_unix_s + each) for each in (3.25, 8.25)]
+    lines = [f"[{each:%Y-%m-%d %H:%M:%S},250] INFO: triggering eviction.\n" for each in freed]
+    (tmp_path / "engine" / "lmcache.log").write_text("".join(lines))
+    assert len(_shares(tmp_path, target, 14 * 4096, 512)) == 1
 
 
 def test_what_a_hit_spares_tells_from_which_bandwidth_on_loading_pays(

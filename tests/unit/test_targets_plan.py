@@ -165,6 +165,7 @@ def test_nodes_come_before_lmcache_which_is_told_their_ports(
     assert adapter.pop("nodes") == [f"127.0.0.1:{port}" for port in ports]
     assert adapter == {"codec": "int8", "profile": "", **({"copies": 2} if nodes == 3 else {})}
     assert valkey.reset_url == f"http://127.0.0.1:{option(valkey, '--port')}/flush"
+    assert option(valkey, "--node-gb") == "1"
     with pytest.raises(UsageError, match="unknown --kv-codec 'int5': choose one of raw, lossless"):
         TargetSettings(model, kv_codec="int5")
     with pytest.raises(UsageError, match="cachegen:FILE with what `kvswarm kv codecs` wrote"):
@@ -177,6 +178,12 @@ def test_lmcache_is_told_the_file_of_a_profile(name: str, model: str, tmp_path: 
     _, lmcache, _ = plan(name, TargetSettings(model, kv_codec=f"cachegen:{file}"))
     adapter = json.loads(option(lmcache, "--l2-adapter"))["adapter_params"]
     assert (adapter["codec"], adapter["profile"]) == ("cachegen", str(file))
+
+
+@pytest.mark.parametrize("name", ["vllm-lmcache-codec", "vllm-offload-sharded"])
+def test_nodes_are_told_how_much_each_may_hold(name: str, model: str) -> None:
+    valkey = plan(name, TargetSettings(model, l2_gb=0.25))[0]
+    assert option(valkey, "--node-gb") == "0.25"
 
 
 def test_a_region_is_near_and_its_centre_behind_a_link(model: str) -> None:
@@ -222,13 +229,15 @@ def test_offload_to_memory_is_vllms_own_but_for_the_worker_on_the_cpu(
 def test_a_tier_on_disk_has_a_folder_of_this_start_alone(
     name: str, platform: str, model: str, tmp_path: Path
 ) -> None:
-    settings = TargetSettings(model, l2_dir=tmp_path)
+    place = tmp_path / 'a "quoted" \\ é'
+    place.mkdir()
+    settings = TargetSettings(model, l2_dir=place)
     (first,), (second,) = (plan(name, settings, platform) for _ in range(2))
     (tier,) = offload(first)["secondary_tiers"]
     files = {"type": "CheckedFiles", "module_path": "kv_tiers.vllm_files"}
     assert tier == {**files, "root_dir": str(first.l2_dir)}
     assert first.l2_dir is not None
-    assert (first.l2_dir.parent, first.l2_dir.exists()) == (tmp_path, False)
+    assert (first.l2_dir.parent, first.l2_dir.exists()) == (place, False)
     assert first.l2_dir != second.l2_dir
     assert first.l2_dir in first.folders
     names = {"cpu": "HostTieringSpec", "gpu": "TieringOffloadingSpec"}
@@ -371,6 +380,9 @@ def test_only_a_service_that_asks_has_a_scratch_directory(model: str) -> None:
         ("vllm-lmcache", "l2_dir", False),
         ("vllm-lmcache-codec", "kv_codec", True),
         ("vllm-lmcache-files", "kv_codec", False),
+        *((f"vllm-lmcache-{nodes}", "l2_gb", True) for nodes in ("codec", "sharded", "regional")),
+        *((f"vllm-offload-{nodes}", "l2_gb", True) for nodes in ("sharded", "regional")),
+        *((name, "l2_gb", False) for name in ("vllm-offload", "vllm-tiered", "vllm-lmcache-files")),
     ],
 )
 def test_what_a_target_makes_use_of(name: str, placeholder: str, expected: bool) -> None:
@@ -408,6 +420,9 @@ def test_an_engine_without_a_block_size_takes_no_capacity(tmp_path: Path) -> Non
     [
         ({"model": "m", "l1_gb": 0}, "--l1-gb 0"),
         ({"model": "m", "l1_gb": float("nan")}, "--l1-gb nan"),
+        ({"model": "m", "l2_gb": 0.001}, "--l2-gb 0.001: give 0.01 or more"),
+        ({"model": "m", "l2_gb": float("nan")}, "--l2-gb nan"),
+        ({"model": "m", "l2_gb": float("inf")}, "--l2-gb inf"),
         ({"model": "m", "port": 70000}, "--port 70000"),
         ({"model": "~nosuchuser/m"}, r"no model at ~nosuchuser/m"),
         ({"model": "./nowhere"}, r"no model at \./nowhere.*kvswarm model build"),
