@@ -72,13 +72,13 @@ def model_config(model: str | Path) -> dict[str, Any]:
 class TargetSettings:
     """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
     own cache in tokens (None: the engine decides); `l1_gb` the memory behind it; in `l2_dir` a
-    target with a tier on disk makes a folder (None: with temporary files); `l2_gb` and `kv_codec`
-    are for KV on nodes behind a network, so much on each, and with the file of a profile after a
-    colon where the codec needs one; `port` is the engine's (None: a free one); `args` go to the engine last; a service gets `stop_grace_s`
-    between SIGTERM and SIGKILL; `context_scheduler` means something to targets with that scheduler
-    only, `replicas` of the engine, and the policy of the `router` before them, to those with a
-    router; with `is_exact` a CPU never computes in bfloat16 unless `args` say so. Raises UsageError
-    for what cannot be.
+    target with a tier on disk makes a folder (None: with temporary files); `l2_gb` and
+    `kv_codec` are for KV on nodes behind a network, so much on each, and with the file of a
+    profile after a colon where the codec needs one; `port` is the engine's (None: a free one);
+    `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM and SIGKILL;
+    `context_scheduler` means something to targets with that scheduler only, `replicas` of the
+    engine, and the policy of the `router` before them, to those with a router; with `is_exact`
+    a CPU never computes in bfloat16 unless `args` say so. Raises UsageError for what cannot be.
     """
 
     model: str

@@ -98,7 +98,10 @@ async def asked(routes: NodeRoutes, method: str, path: str) -> int:
 async def test_a_node_that_hangs_is_not_called_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """When it goes on, what it holds is found in the next run."""
     monkeypatch.setattr("loadgen.targets.valkey_nodes.NODE_TIMEOUT_S", 0.2)
-    async with valkey_server() as (address, process), Redis.from_url(f"redis://{address}") as client:
+    async with (
+        valkey_server() as (address, process),
+        Redis.from_url(f"redis://{address}") as client,
+    ):
         await client.set("a", "x")
         routes = NodeRoutes([address])
         process.send_signal(signal.SIGSTOP)
