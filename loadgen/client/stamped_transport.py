@@ -26,6 +26,9 @@ MAX_READ = 256
 MAX_HANDED_ON = 64
 """In one turn of the loop: a burst is read long before all of it is parsed."""
 
+CATCH_UP_S = 0.05
+"""Of one thing that is due; replies that go on and on would else hold the loop."""
+
 MAX_WAITING = 2048
 """What was read and not handed on; with more of it the kernel keeps what arrives."""
 
@@ -110,13 +113,13 @@ class Arrivals:
         self._read()
 
     def catch_up(self) -> None:
-        """Read and hand on all that has come: what came in time must not be called late."""
-        asked_at, waiting = time.perf_counter(), self._waiting
-        self._hand_on_some(len(waiting))
+        """Read and hand on what has come: what came in time must not be called late. It takes at
+        most about `CATCH_UP_S`."""
+        until = time.perf_counter() + CATCH_UP_S
+        self._hand_on_some(len(self._waiting))
         while self._read_some():  # of each connection a part at a time
-            came_at = min((received_at for _, _, received_at in waiting), default=math.inf)
-            self._hand_on_some(len(waiting))
-            if came_at > asked_at:
+            self._hand_on_some(len(self._waiting))
+            if time.perf_counter() > until:
                 return
 
     def _read(self) -> None:

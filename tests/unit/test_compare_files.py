@@ -241,7 +241,9 @@ def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", [10.0], cache_state="unknown", host_died=True)
     (path / "summary.json").write_text('{"client_saturated": true, "stats_reset_s": 50}')
     run = read_run(path)
-    assert [remark.split()[1] for remark in run.remarks] == ["client", "host", "the"]
+    assert [remark.split()[1] for remark in run.remarks] == [
+        *("client", "host", "statistics", "the"),
+    ]
     assert run.samples(parse_statistic("ttft_ms.mean")) == 0, "ended before the reset"
 
 

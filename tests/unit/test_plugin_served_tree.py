@@ -156,7 +156,10 @@ def test_what_prompts_have_in_common_is_kept_once() -> None:
 def test_a_crowd_beyond_what_is_counted_bounds_overtaking_all_the_same() -> None:
     overtakes, crowd = Overtakes(limit=100), 1000
     engine: Any = SimpleNamespace(
-        cache_blocks=lambda: 10, chain_of=lambda _: (), running_requests=list
+        cache_blocks=lambda: 10,
+        chain_of=lambda _: (),
+        per_block=lambda: 1,
+        running_requests=list,
     )
     choice: ReuseChoice[int] = ReuseChoice(OrderSettings(policy="reuse"), engine, overtakes)
     entries = [Waiting(n, n, 0.0) for n in range(crowd)]
