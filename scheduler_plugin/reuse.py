@@ -20,8 +20,6 @@ TRIED = 8
 """So many candidates are looked at for one that evicts less than the oldest would."""
 GOES_ON = 8
 """After a choice so many more of the same prefix may follow before it is thought over."""
-IN_VAIN = 8
-"""In so many steps those that would go before the oldest may find no room while it would."""
 AHEAD_BLOCKS = 256
 """Of what others will take so many blocks are looked at."""
 SPARE_BLOCKS = 128
@@ -50,8 +48,7 @@ class ReuseChoice(Generic[R]):
     admission evicts fewer such blocks. What the others will take that find a seat at once counts
     too, so that no more contexts are begun than the cache can hold until they are done. So a
     request is overtaken only for tokens that would be computed again otherwise; where nothing
-    that somebody waits for would be evicted, the order is first come, first served. And where
-    who would go first finds no room for `IN_VAIN` steps, the oldest goes if it does.
+    that somebody waits for would be evicted, the order is first come, first served.
     """
 
     def __init__(
@@ -65,9 +62,7 @@ class ReuseChoice(Generic[R]):
         self._running: WeakKeyDictionary[R, ServedStretch[R]] = WeakKeyDictionary()
         self._last: ServedStretch[R] | None = None
         self._turn: PrefixTurn[R] | None = None
-        self._was_admitted = self._is_ahead = False
-        """The last one that was given: it runs; it was not the oldest."""
-        self._in_vain = 0
+        self._was_admitted = False
         self._freed: Freed[R] | None = None
         self._spare_blocks = self._were_free = 0
         self._waiting = 0
@@ -111,8 +106,6 @@ class ReuseChoice(Generic[R]):
     def admitted(self, entry: Waiting[R]) -> None:
         """Its blocks are in the cache now, or will be."""
         self._was_admitted = True
-        if self._is_ahead:
-            self._in_vain = 0
         hashes = self._engine.chain_of(entry.request)
         if hashes:
             self._last = self._running[entry.request] = self._tree.serve(hashes)
@@ -136,12 +129,9 @@ class ReuseChoice(Generic[R]):
         entry = self._follower(oldest)
         if entry is None:
             entry = self._chosen(oldest)
-            self._in_vain += entry is not oldest and not after_skip
-            if self._in_vain > IN_VAIN and self._has_room(oldest):
-                entry = oldest
             path = self._tree.where(entry)
             self._turn = None if entry is oldest else PrefixTurn(path, oldest.seq, GOES_ON)
-        self._was_admitted, self._is_ahead = False, entry is not oldest
+        self._was_admitted = False
         if self._goes_on(entry):
             return entry, None
         return entry, "oldest" if entry is oldest else "resident"
@@ -165,9 +155,6 @@ class ReuseChoice(Generic[R]):
             return None
         self._turn = PrefixTurn(turn.stretch, turn.oldest, turn.left - 1)
         return self._tree.oldest_at_or_below(turn.stretch)
-
-    def _has_room(self, entry: Waiting[R]) -> bool:
-        return self._engine.blocks_of(entry.request) <= self._engine.free_blocks()
 
     def _goes_on(self, entry: Waiting[R]) -> bool:
         at, last = self._tree.where(entry), self._last

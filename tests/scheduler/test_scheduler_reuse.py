@@ -124,21 +124,6 @@ def test_max_wait_is_looked_at_at_each_admission() -> None:
     assert all(wait_s <= most_s + slowest_s for most_s, wait_s in waits_s.items()), waits_s
 
 
-def test_who_finds_no_room_does_not_hold_up_the_oldest_that_would() -> None:
-    """A long reply leaves no room for a question on a cached document, but for the request that
-    came before it, which would evict some of the document."""
-    document, shape = tokens(20 * 128, "document"), EngineShape(usable_blocks=40)
-    asks = [
-        Ask("first", "d", document + tokens(30, "q")),
-        Ask("long", "l", tokens(1900, "long"), 2.0, output_tokens=600),
-        Ask("oldest", "o", tokens(1200, "other"), 4.0),
-        Ask("late", "d", document + tokens(640, "late"), 4.0),
-    ]
-    ours, theirs = serve(asks, shape).finished_s, stock(asks, shape).finished_s
-    assert theirs["oldest"] < theirs["long"]
-    assert ours["oldest"] < theirs["oldest"] + 1.0 < ours["long"]
-
-
 @pytest.mark.parametrize(
     "mix",
     [
