@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple
-from weakref import WeakKeyDictionary
 
 from scheduler_plugin.engine_view import EngineView, Reason
 from scheduler_plugin.group import R, Waiting
@@ -34,10 +33,10 @@ Run = tuple[ServedStretch[R] | None, int]
 
 
 class PrefixTurn(NamedTuple, Generic[R]):
-    """A request went before the oldest (its place), at its prefix; more of that may follow."""
+    """A request that went before the oldest, at its prefix; more of that prefix may follow."""
 
     stretch: ServedStretch[R]
-    oldest: int
+    oldest: Waiting[R]
     left: int
 
 
@@ -59,7 +58,7 @@ class ReuseChoice(Generic[R]):
         self._overtakes = overtakes
         self._tree: ServedTree[R] = ServedTree(engine.cache_blocks())
         self._per_block = engine.per_block()
-        self._running: WeakKeyDictionary[R, ServedStretch[R]] = WeakKeyDictionary()
+        self._running: dict[R, ServedStretch[R]] = {}
         self._last: ServedStretch[R] | None = None
         self._turn: PrefixTurn[R] | None = None
         self._was_admitted = False
@@ -107,8 +106,13 @@ class ReuseChoice(Generic[R]):
         """Its blocks are in the cache now, or will be."""
         self._was_admitted = True
         hashes = self._engine.chain_of(entry.request)
-        if hashes:
-            self._last = self._running[entry.request] = self._tree.serve(hashes)
+        if not hashes:
+            return
+        self._last = self._running[entry.request] = self._tree.serve(hashes)
+        running = self._engine.running_requests()
+        if len(self._running) > 2 * len(running) + 16:
+            running = set(running)
+            self._running = {r: at for r, at in self._running.items() if r in running}
 
     def next(
         self, oldest: Waiting[R], after_skip: bool = False
@@ -130,7 +134,7 @@ class ReuseChoice(Generic[R]):
         if entry is None:
             entry = self._chosen(oldest)
             path = self._tree.where(entry)
-            self._turn = None if entry is oldest else PrefixTurn(path, oldest.seq, GOES_ON)
+            self._turn = None if entry is oldest else PrefixTurn(path, oldest, GOES_ON)
         self._was_admitted = False
         if self._goes_on(entry):
             return entry, None
@@ -151,7 +155,7 @@ class ReuseChoice(Generic[R]):
     def _follower(self, oldest: Waiting[R]) -> Waiting[R] | None:
         """One more of the prefix that was chosen, right after the last was admitted."""
         turn, self._turn = self._turn, None
-        if turn is None or not (self._was_admitted and turn.left and turn.oldest == oldest.seq):
+        if turn is None or not (self._was_admitted and turn.left and turn.oldest is oldest):
             return None
         self._turn = PrefixTurn(turn.stretch, turn.oldest, turn.left - 1)
         return self._tree.oldest_at_or_below(turn.stretch)

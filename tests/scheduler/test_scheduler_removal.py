@@ -1,7 +1,5 @@
 """Aborts, preemption, and resets of the cache, in the middle of things."""
 
-import gc
-import weakref
 from dataclasses import replace
 
 import pytest
@@ -198,18 +196,3 @@ def test_a_preempted_request_can_be_aborted(policy: str) -> None:
         nothing_lost(engine)
     assert len(gone) == 2
     all_done(engine, {ask.name for ask in asks} - gone)
-
-
-@pytest.mark.parametrize("vllm_policy", ["fcfs", "priority"])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_nothing_keeps_a_request_that_has_ended(policy: str, vllm_policy: str) -> None:
-    """A prompt of a million tokens takes tens of megabytes, a picture more."""
-    shape = EngineShape(usable_blocks=40, max_num_seqs=8, vllm_policy=vllm_policy)
-    engine = VirtualEngine(replace(shape, plugin=settings(policy=policy)))
-    asks = [replace(ask, priority=n % 3) for n, ask in enumerate(shuffled(Mix()))]
-    sent = [weakref.ref(engine.submit(ask)) for ask in asks]
-    engine.step()
-    engine.abort(*waiting(engine)[::5])
-    engine.run()
-    gc.collect()
-    assert [ref for ref in sent if ref() is not None] == []
