@@ -74,8 +74,7 @@ async def record(recording: KvRecording) -> int:
     with locked(recording.out, "recording"), interruptible() as interruption:
         empty_tier(chunks)
         write_requests(recording.out, requests)
-        lines = [json.dumps(row, ensure_ascii=False) for row in library]
-        (recording.out / LIBRARY_JSONL).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        _write_library(recording.out, library)
         say(f"starting {spec.name} …")
         logs = recording.out / "engine"
         async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:
@@ -109,6 +108,11 @@ def with_fs_tier(spec: TargetSpec, folder: Path) -> TargetSpec:
         for each in spec.services
     )
     return replace(spec, services=tuple(services))
+
+
+def _write_library(folder: Path, library: list[dict[str, str]]) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) for row in library]
+    (folder / LIBRARY_JSONL).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def empty_tier(folder: Path) -> None:

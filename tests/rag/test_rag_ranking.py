@@ -233,7 +233,7 @@ def test_the_figures_of_an_evaluation() -> None:
     assert (point.kept, point.right, point.refused) == (0.5, 0.5, 0.5)
     assert evaluation.keeping(0.75).threshold == 0.6
     assert evaluation.auroc == (1 + 0.5 + 0.5 + 1) / 4
-    assert evaluation.latency_ms()["total_ms"][50] == 10
+    assert evaluation.latency_ms()["total_ms"]["p50"] == 10
 
 
 def test_what_says_nothing_is_refused_at_any_threshold() -> None:

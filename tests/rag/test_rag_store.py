@@ -1,5 +1,6 @@
 """Chroma as it really is: each of its traps, and what a library makes of them."""
 
+import itertools
 import os
 import signal
 import socket
@@ -372,18 +373,18 @@ def _change_between_pages(
     monkeypatch: pytest.MonkeyPatch, at_page: int, removed: Entry, updated: Entry
 ) -> None:
     """Does what another process would do, after a page of few rows has been read."""
-    pages = ChunkStore.pages
+    pages = ChunkStore._page
+    numbers = itertools.count()
 
-    def changing(store: ChunkStore, *which: Any) -> Iterator[Any]:
-        for number, page in enumerate(pages(store, *which)):
-            yield page
-            if number == at_page:
-                old = [row for row in store.row_ids() if Row.doc_id_of(row) == "d7"]
-                store.write(updated.rows, updated.vectors)
-                store.delete([*removed.row_ids, *old])
+    def changing(store: ChunkStore, **which: Any) -> Iterator[Any]:
+        yield from pages(store, **which)
+        if next(numbers) == at_page:
+            old = [row for row in store.row_ids() if Row.doc_id_of(row) == "d7"]
+            store.write(updated.rows, updated.vectors)
+            store.delete([*removed.row_ids, *old])
 
     monkeypatch.setattr(store_module, "BATCH_ROWS", 10)
-    monkeypatch.setattr(ChunkStore, "pages", changing)
+    monkeypatch.setattr(ChunkStore, "_page", changing)
 
 
 def test_a_large_file_of_states_is_mapped_and_means_the_same(tmp_path: Path) -> None:
