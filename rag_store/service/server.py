@@ -19,7 +19,8 @@ from rag_store.service.refusal import guarded, refusing
 from rag_store.settings import Settings
 
 # After the drain, for threads that are in the middle of something.
-_GRACE_S = 2.0
+_GRACE_S, _TOGETHER_S = 2.0, 0.2
+"""Whoever sends two signals as close together means one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,9 @@ def _stop_signal(drain_s: float) -> Iterator[asyncio.Event]:
     last.daemon = True
 
     def stop() -> None:
-        if event.is_set():  # two signals came before the loop had its turn
+        if event.is_set():
             return
-        _restore(loop)
+        loop.call_later(_TOGETHER_S, _restore, loop)
         last.start()
         event.set()
 
