@@ -78,6 +78,7 @@ _SAVING: dict[Any, Any] = {
 _REFERENCE = re.compile(r'(?:url\(#|href="#)([^")]+)')
 _ASIDE = re.compile(r"<metadata>.*?</metadata>\s*|<style.*?</style>\s*", re.S)
 """The style would hold for the whole page."""
+_UNSEEN = re.compile(r'(?<=\n) +(?=<)| transform="rotate\(-0 [^"]*\)"')
 _ID = re.compile(r' id="([^"]+)"')
 _PLACES = re.compile(r' (?:d|x|y)="[^"]*"|(?:translate|rotate)\([^)]*\)')
 _DECIMALS = re.compile(r"\d+\.\d{3,}")
@@ -210,6 +211,7 @@ def _drawn(figure: Figure, background: str, salt: str) -> str:
     # Without what nobody sees or refers to.
     used = set(_REFERENCE.findall(markup))
     markup = _ID.sub(lambda found: found[0] if found[1] in used else "", markup)
+    markup = _UNSEEN.sub("", markup)
     return _PLACES.sub(lambda found: _DECIMALS.sub(_to_hundredths, found[0]), markup)
 
 

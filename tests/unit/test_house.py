@@ -64,7 +64,7 @@ FEWEST_LINES = 60
 """A shorter module with one importer is part of that importer."""
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_POSITIONAL = 5
-MOST_TRACKED_BYTES = 9_450_000
+MOST_TRACKED_BYTES = 9_300_000
 MOST_LINES = {"": 74_250, "rag_store.": 5_500}
 """Of all modules whose names begin so: what there is, with some room. Each step names what it can
 remove before it raises them."""
