@@ -2,12 +2,11 @@
 import { SERIES_COLOURS, clock, el, figure, hideTip, showTip, swatch } from "./elements.js";
 import { state } from "./feed.js";
 
-const FEW = "p95 from 20 in 5 s on, p99 from 100";
 export const CHARTS = [
   { title: "Time to first token", unit: "ms",
-    few: FEW, lines: { ttft_p50_ms: "p50", ttft_p95_ms: "p95", ttft_p99_ms: "p99" } },
+    few: true, lines: { ttft_p50_ms: "p50", ttft_p95_ms: "p95", ttft_p99_ms: "p99" } },
   { title: "Inter-token latency", unit: "ms",
-    few: FEW, lines: { itl_p50_ms: "p50", itl_p95_ms: "p95", itl_p99_ms: "p99" } },
+    few: true, lines: { itl_p50_ms: "p50", itl_p95_ms: "p95", itl_p99_ms: "p99" } },
   { title: "Requests", unit: "/s", lines: { requests_per_s: "served", failed_per_s: "failed" } },
   { title: "Output tokens", unit: "/s", lines: { output_tokens_per_s: "tokens" } },
   { title: "Users", unit: "", lines: { users: "users" } },
@@ -45,20 +44,19 @@ export class Chart {
     this.node.hidden = Boolean(this.spec.objective && !slo);
     if (this.node.hidden) return;
     const lines = this.lines(columns);
-    const known = lines.some((line) => line.values.some((value) => value !== null));
+    const shown = lines.filter((line) => line.values.some((value) => value !== null));
     this.plot.replaceChildren();
     this.legend.replaceChildren();
     this.shown = null;
-    if (!known) {
+    if (!shown.length) {
       const why = (this.spec.engine && note) || "Nothing measured yet.";
       this.plot.append(el("p", { class: "kv-empty" }, why));
       if (this.held) this.hold();
       return;
     }
-    const shown = lines.filter((line) => line.values.some((value) => value !== null));
     for (const line of shown) this.legend.append(
       swatch(line.colour, line.name, figure(line.values[line.values.length - 1])));
-    if (this.spec.few && shown.length < lines.length) this.legend.append(this.spec.few);
+    if (this.spec.few && !shown[2]) this.legend.append("p95: 20 or more in 5 s, p99: 100");
     if (this.spec.gauge && age) this.legend.append(`the engine told nothing new for ${age} s`);
     this.frame(columns, shown);
     this.tell();
@@ -71,7 +69,7 @@ export class Chart {
       const values = state.rows.map((row) => (row[at] === null ? null : row[at] * scale));
       return { name: name || state.last.slo, values, colour: SERIES_COLOURS[index] };
     });
-    // The replies speak of the same cache: they are heard where the engine is silent.
+    // Replies speak of the same cache: heard where the engine is silent.
     return lines.told_hit_rate && all[0].values.some((value) => value !== null)
       ? all.slice(0, 2) : all;
   }

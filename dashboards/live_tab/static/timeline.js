@@ -1,4 +1,4 @@
-// The context timeline: requests in the order of service, coloured by context.
+// Requests in the order of service, coloured by context.
 import { CONTEXT_COLOURS, clock, colourOf, el, figure, hideTip, nameOf, showTip, swatch }
   from "./elements.js";
 import { state } from "./feed.js";
@@ -45,7 +45,7 @@ export class Timeline {
     ) || CELL_WIDTHS[CELL_WIDTHS.length - 1];
     this.columns = columnsOf(this.width);
     this.width = room / this.columns;
-    // Rows begin at the same requests whatever has been forgotten before them.
+    // Rows begin at the same requests whatever was forgotten before them.
     const oldest = state.nextMark - state.marks.length;
     const least = Math.max(oldest, state.nextMark - MOST_ROWS * this.columns);
     this.first = Math.ceil(least / this.columns) * this.columns;
