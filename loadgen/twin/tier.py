@@ -91,11 +91,12 @@ class _Load:
 @dataclass
 class TierTransfers:
     """What is copied between an engine and its tier, on the counted clock; tokens that came from
-    memory. `byte_s` is the calibrated time of a byte."""
+    memory and from files. `byte_s` is the calibrated time of a byte."""
 
     tier: TierShape
     byte_s: float = 0.0
     memory_tokens: int = 0
+    file_tokens: int = 0
     _loads: deque[_Load] = field(default_factory=deque)
     _stores: list[int] = field(default_factory=list)
     _in_memory: OrderedDict[int, None] = field(default_factory=OrderedDict)
@@ -155,6 +156,7 @@ class TierTransfers:
             near, far = len(chunks), 0
         self._touch(chunks)
         self.memory_tokens += near * self.tier.chunk_tokens
+        self.file_tokens += far * self.tier.chunk_tokens
         took_s = self._link_s(self.tier.memory, near)
         return took_s + (self._link_s(self.tier.files, far) if self.tier.files else 0.0)
 

@@ -100,6 +100,7 @@ def test_files_hold_what_memory_does_not() -> None:
     assert ledger.reported_external_tokens == (REQUESTS - CONTEXTS) * SHARED
     assert found.tier is not None
     assert found.tier.memory_tokens == 0
+    assert found.tier.file_tokens == ledger.reported_external_tokens
     assert ttft_s(ledger) > ttft_s(engine(HOLDS_ALL).run(asked()))
 
 
