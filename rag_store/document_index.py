@@ -54,7 +54,7 @@ class DocumentIndex:
         self.store = ChunkStore(settings, self.fingerprint)
         files = (settings.path, settings.collection, self.fingerprint, self.store.read_only)
         states = StateFiles(*files) if identity.states else None
-        if states is not None and self.store.dropped:
+        if states is not None and (settings.rebuild or self.store.dropped):
             states.drop_others()
         self.writer = Writer(self.store, states, embedder, settings.chunker)
         self._unsound: set[str] | None = None

@@ -60,8 +60,7 @@ class Document:
     @property
     def digest(self) -> str:
         """SHA-256 over all fields, as 32 hex digits: equal digests, equal documents."""
-        packed = "\x00".join((self.doc_id, self.title, self.text, *self.questions))
-        return sha256_32(packed)
+        return sha256_32("\x00".join((self.doc_id, self.title, self.text, *self.questions)))
 
     @property
     def text_digest(self) -> str:

@@ -226,5 +226,4 @@ def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, QueryEstimate]:
 def _ndcg(outcome: Outcome) -> float:
     gold = outcome.query.doc_ids
     gains = [1 / math.log2(at + 1) for at, doc_id in enumerate(outcome.ranked, 1) if doc_id in gold]
-    best = sum(1 / math.log2(at + 1) for at in range(1, min(len(gold), _CUTOFF) + 1))
-    return sum(gains) / best
+    return sum(gains) / sum(1 / math.log2(at + 1) for at in range(1, min(len(gold), _CUTOFF) + 1))

@@ -115,8 +115,8 @@ def says_something(query: str) -> bool:
 def fit(answerable: Sequence[float], unanswerable: int, keep: float = KEEP) -> Threshold:
     """The highest threshold that keeps the share `keep` of answerable scores, of which one is."""
     scores = np.sort(answerable)
-    counts = len(answerable), unanswerable
-    return Threshold(float(scores[lost_at_most(keep, len(scores))]), counts)
+    at = lost_at_most(keep, len(scores))
+    return Threshold(float(scores[at]), (len(answerable), unanswerable))
 
 
 def lost_at_most(keep: float, count: int) -> int:

@@ -192,7 +192,7 @@ class Library:
         if self._reranker is not None and answer.passages:
             begun_s = time.perf_counter()
             relevances = await self._reranker.relevances(query, answer.passages)
-            answer = answer.reranked(relevances, _ms_since(begun_s))
+            return answer.reranked(relevances, _ms_since(begun_s))
         return answer
 
     async def ask(self, query: Query) -> Answer:

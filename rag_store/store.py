@@ -115,8 +115,7 @@ class Entry:
     def is_whole(self) -> bool:
         """Whether no row is missing, or of another version."""
         ordinals = [row.ordinal for row in self.rows]
-        are_all = ordinals == list(range(self.rows[0].count))
-        return are_all and self.document().digest == self.digest
+        return ordinals == list(range(self.rows[0].count)) and self.document().digest == self.digest
 
     @cached_property
     def chunk_count(self) -> int:

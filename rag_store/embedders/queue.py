@@ -83,7 +83,12 @@ class EmbeddingQueue:
 
     async def _pass(self, texts: list[str]) -> None:
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
+        try:
+            found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
+        except BaseException:  # the queue, or who computes, is closed
+            for text in texts:
+                self._waiting.pop(text)[1].cancel()
+            raise
         begun_s, embeddings, ended_s = found
         for text, each in zip(texts, embeddings, strict=True):
             # Until now whoever asks for the text waits with the others.
@@ -102,8 +107,7 @@ class EmbeddingQueue:
 
 def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding | RagError], float]:
     begun_s = time.perf_counter()
-    embeddings = embed_each(embedder, texts)
-    return begun_s, embeddings, time.perf_counter()
+    return begun_s, embed_each(embedder, texts), time.perf_counter()
 
 
 def embed_each(embedder: Embedder, texts: Sequence[str]) -> list[Embedding | RagError]:

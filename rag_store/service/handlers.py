@@ -97,7 +97,7 @@ class Handlers:
             labels = await self._label_all(queries, "queries" if many else None)
         told = [each if isinstance(each, Refusal) else or_refusal(shape, each) for each in labels]
         if many:
-            return _listed([{"index": at, **_told(each)} for at, each in enumerate(told)])
+            return _listed([{"index": at, **_item_or_error(each)} for at, each in enumerate(told)])
         if isinstance(told[0], Refusal):
             raise told[0]
         return web.json_response(told[0])
@@ -179,7 +179,7 @@ class Handlers:
             report = await self.library.ingest(documents)
         counts = {name: getattr(report, name) for name in ("added", "updated", "unchanged")}
         told = [
-            _told(each if isinstance(each, Refusal) else {"doc_id": each.doc_id})
+            _item_or_error(each if isinstance(each, Refusal) else {"doc_id": each.doc_id})
             for each in checked
         ]
         return _listed([{"index": at, **each} for at, each in enumerate(told)], **counts)
@@ -208,15 +208,14 @@ class Handlers:
 
     async def exposition(self, request: web.Request) -> web.Response:
         """Prometheus' text."""
-        page, headers = self.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
-        return web.Response(body=page, headers=headers)
+        return web.Response(body=self.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _listed(data: list[dict[str, Any]], **more: Any) -> web.Response:
     return web.json_response({"object": "list", "data": data, **more})
 
 
-def _told(each: dict[str, Any] | Refusal) -> dict[str, Any]:
+def _item_or_error(each: dict[str, Any] | Refusal) -> dict[str, Any]:
     return {"error": each.as_json()} if isinstance(each, Refusal) else each
 
 

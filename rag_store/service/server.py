@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -126,22 +126,20 @@ def _stop_signal(drain_s: float) -> Iterator[asyncio.Event]:
     last = threading.Timer(drain_s + _GRACE_S, os._exit, [1])
     last.daemon = True
 
+    def restore() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
     def stop() -> None:
         if event.is_set():
             return
-        loop.call_later(_TOGETHER_S, _restore, loop)
+        ending.callback(loop.call_later(_TOGETHER_S, restore).cancel)
         last.start()
         event.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    try:
+    with ExitStack() as ending:
+        ending.callback(restore)
+        ending.callback(last.cancel)
         yield event
-    finally:
-        last.cancel()
-        _restore(loop)
-
-
-def _restore(loop: asyncio.AbstractEventLoop) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
