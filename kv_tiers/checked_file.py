@@ -37,7 +37,7 @@ def write_checked(path: Path, content: memoryview, kind: str = "") -> bool:
     OSError."""
     if path.exists():
         return False
-    write_whole(path, content, checksum(_told(path, kind), content))
+    write_whole(path, content, checksum(_sealed_as(path, kind), content))
     return True
 
 
@@ -51,13 +51,13 @@ def read_checked(path: Path, buffer: memoryview, kind: str = "") -> bool | None:
             told = file.read(SUM_BYTES + 1)
     except FileNotFoundError:
         return None
-    if is_full and told == checksum(_told(path, kind), buffer):
+    if is_full and told == checksum(_sealed_as(path, kind), buffer):
         return True
     path.unlink(missing_ok=True)
     return False
 
 
-def _told(path: Path, kind: str) -> str:
+def _sealed_as(path: Path, kind: str) -> str:
     return "/".join(path.parts[-2:]) + kind
 
 

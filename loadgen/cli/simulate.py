@@ -139,7 +139,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     is_as_recorded = is_same_fleet and shape == recorded
     has_figures = is_as_recorded and load.measured and not run.is_simulated
     is_hashed = is_same_fleet and fleet.router in HASHED and load.places
-    hashed = [] if is_hashed else _hashed(fleet, run.options)
+    hashed = [] if is_hashed else _assumed_of_router(fleet, run.options)
     return Simulation(
         model=model,
         load=load,
@@ -190,7 +190,7 @@ def planned_simulation(
     told = None if links is None else replace(links, l1_gb=planned.l1_gb)
     tier = tier_of(engine, planned.target, told)
     fleet = fleet or ONE_ENGINE
-    hashed = _hashed(fleet, planned.options)
+    hashed = _assumed_of_router(fleet, planned.options)
     settings = planned.plugin_settings
     shape = changed(engine.shape, planned.kv_tokens, planned.target, settings, tier)
     for note in planned.notes:
@@ -304,7 +304,7 @@ def _fleet(parsed: argparse.Namespace, recorded: "Fleet | None" = None) -> "Flee
     return fleet
 
 
-def _hashed(fleet: "Fleet", options: Mapping[str, Any]) -> list[str]:
+def _assumed_of_router(fleet: "Fleet", options: Mapping[str, Any]) -> list[str]:
     """A line where a router keeps contexts on one engine by a header that nobody gives. Raises
     UsageError where it would keep something else there."""
     from loadgen.twin.routing import HASHED

@@ -124,7 +124,8 @@ def _bytes(config: Mapping[str, Any], kv_dtype: str, dtype: str) -> int | None:
     kv_heads, head_dim, own = kv_form(config)
     # vLLM serves a model of float32 in a type of 16 bits, unless it is told otherwise.
     usual = "bfloat16" if own in ("float32", "float") else own
-    named = next(each for each in (kv_dtype, _quantized_kv(config), dtype, usual) if each != AUTO)
+    given = (kv_dtype, _quantized_kv(config), dtype)
+    named = next((each for each in given if each != AUTO), usual)
     each_bytes = DTYPE_BYTES[named.partition("_")[0]]
     return int(2 * config["num_hidden_layers"] * kv_heads * head_dim * each_bytes)
 

@@ -238,7 +238,7 @@ def _turns(run: RecordedRun) -> Turns:
 def _stopped(turns: Turns) -> int:
     """How many users had ended, for longer than any took to send again, when others still sent."""
     took_s = [later[0] - earlier[0] for own in turns for earlier, later in pairwise(own)]
-    last_s = max(own[-1][0] for own in turns)
+    last_s = max((own[-1][0] for own in turns), default=0.0)
     return sum(last_s - own[-1][1] > max(took_s, default=math.inf) for own in turns)
 
 

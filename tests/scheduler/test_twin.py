@@ -535,3 +535,12 @@ def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path
         simulate_command([str(runs[0]), "--twin", known, "--kv-tokens", "512"])
     with pytest.raises(UsageError, match="no run at"):
         calibrate([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize("options", [{}, {"arrivals": "closed"}])
+def test_a_run_that_sent_nothing_is_refused(tmp_path: Path, options: dict[str, str]) -> None:
+    (tmp_path / "requests.csv").write_text("request_id,sent_s,end_s,prompt_tokens,outcome\n")
+    (tmp_path / "run.json").write_text(json.dumps({"options": options}))
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(UsageError):
+        recorded_load(tmp_path, BLOCK)

@@ -381,6 +381,7 @@ def test_bytes_of_a_token_are_those_of_the_type_the_engine_was_told(
         ({"kv_lora_rank": 512}, None),
         ({"num_hidden_layers": None}, None),
         ({"torch_dtype": "int3"}, None),
+        ({"torch_dtype": "auto"}, None),
         ({"layer_types": ["mamba"] * 7 + ["attention"]}, None),
         ({"layer_types": ["full_attention"] * 8}, 2 * 8 * 2 * 64 * 2),
         ({"full_attention_interval": 4}, None),
