@@ -203,6 +203,15 @@ async def test_a_query_is_embedded_between_the_chunks_of_a_document(
     assert len(embedder.batches) > 4
 
 
+async def test_who_asks_when_threads_are_closed_does_not_wait_for_ever() -> None:
+    pool = ThreadPoolExecutor(1)
+    queue = EmbeddingQueue(HashingEmbedder(8), pool)
+    pool.shutdown()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(queue.embed("a"), 10)
+    await queue.close()
+
+
 class FirstHeldEmbedder(HashingEmbedder):
     """Holds its first call, and keeps what it was asked."""
 
