@@ -36,7 +36,7 @@ def main() -> NoReturn:
     installed, package = engines[0].version, Path(str(engines[0].locate_file("vllm")))
     newest = ask(r"^vllm \((\S+)\)", "-m", "pip", "index", "versions", "vllm", *WHEELS)
     if newest == installed:
-        sys.stdout.write(f"the newest vLLM of pip's index is {newest}, as in .venv: none newer\n")
+        end(0, f"the newest vLLM of pip's index is {newest}, as in .venv: there is none to try")
     site = ROOT / "runs" / "newest-vllm" / newest
     if not site.is_dir():
         make_site(site, newest, package)

@@ -58,7 +58,7 @@ def metrics_table(runs: Mapping[str, RunFigures]) -> Table:
     note = f"{', '.join(computed)}: computed from requests.csv. " if computed else ""
     if any(NOTHING in row.cells and row.cells[0] != "0" for row in rows):
         note += TAILS
-    return Table("Metrics", ("metric", *STATISTICS), tuple(rows), note=note)
+    return Table("Metrics", ("metric", *STATISTICS), tuple(rows), note=note.rstrip())
 
 
 def engine_table(runs: Mapping[str, RunFigures]) -> Table:
