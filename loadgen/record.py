@@ -16,6 +16,7 @@ Outcome = Literal[
 ]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 NEVER_SENT = "due before the end of the run, but every user was busy"
+CAME_TOO_LATE = "due before the end of the run, but this client came too late to send it"
 """The `error` of what was cancelled for that."""
 
 

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from loadgen.compare.gate import Limit
 from loadgen.compare.series import Ratio, Series, Values
 from loadgen.errors import UsageError
-from loadgen.record import BETWEEN_TOKENS
+from loadgen.record import BETWEEN_TOKENS, CAME_TOO_LATE
 from loadgen.runs.columns import Flags, Floats
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
 from loadgen.runs.requests import Requests
@@ -162,11 +162,13 @@ class Trial:
 def read_trial(
     run: Path, load: float, seconds: float, is_open: bool, warm_up_s: float | None = None
 ) -> Trial:
-    """A finished run; its warm-up is found where `warm_up_s` does not say it. Raises UsageError."""
+    """A finished run, without what this client came too late to send; its warm-up is found where
+    `warm_up_s` does not say it. Raises UsageError."""
     rows = RecordedRun(run, is_strict=True).rows
     if not rows.has(("scheduled_s",)):
         raise UsageError(f"{run / REQUESTS_CSV} has not the columns of a {REQUESTS_CSV}")
     requests = Requests.of(rows)
+    requests = requests.taken(~requests.text("error").among(CAME_TOO_LATE))
     due_s = requests.number("scheduled_s")
     known = int((~np.isnan(due_s)).sum())
     requests = requests.taken(np.argsort(due_s, kind="stable")[:known])

@@ -15,6 +15,7 @@ import pytest
 
 from loadgen.errors import RecordError, UsageError
 from loadgen.launch.search import SaturationSearch, _require_searched, trial_words
+from loadgen.record import CAME_TOO_LATE
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.saturate.folder import SearchFolder, points_of
@@ -140,6 +141,17 @@ def test_late_requests_are_unserved_however_their_outcome_is_called(tmp_path: Pa
     assert judge([found], Objective.parse("ttft_ms.p95<=500")).finding.verdict == "missed"
     figure = judge([found], Objective.parse("ttft_ms.p95<=26000, errors<=20%")).figures[0]
     assert figure.samples == 160 - 20 + sum(30_000 - n * 50 > 26_000 for n in range(0, 160, 8))
+
+
+def test_what_this_client_came_too_late_to_send_is_not_the_hosts_fault(tmp_path: Path) -> None:
+    path = write(tmp_path, steady_rows(160))
+    lines = (path / "requests.csv").read_text().splitlines()
+    unsent = [f"{200 + n},{n / 5},,9.9,,,,,cancelled,{CAME_TOO_LATE}" for n in range(40)]
+    lines = [f"{lines[0]},error", *(f"{line}," for line in lines[1:])]
+    rows = [line.replace(CAME_TOO_LATE, f'"{CAME_TOO_LATE}"') for line in unsent]
+    (path / "requests.csv").write_text("\n".join([*lines, *rows]) + "\n")
+    found = read_trial(path, 1.0, 10.0, is_open=True, warm_up_s=0.0)
+    assert found.outcomes == {"arrivals": 160, "ok": 160, "failed": 0, "unserved": 0}
 
 
 def test_failures_and_goodput_are_judged(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.deadlines import time_limit
 from loadgen.client.exchange import Exchange
 from loadgen.context import Batch, Request
-from loadgen.record import NEVER_SENT, BatchRecord, RequestRecord
+from loadgen.record import CAME_TOO_LATE, NEVER_SENT, BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import MAX_LAG_MS, ClientSample, LoopWatch
 from loadgen.stats.silence import HostContact
@@ -27,7 +27,6 @@ from loadgen.workload.workload import Workload
 
 WARM_CONNECTIONS_S = 0.2
 TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
-CAME_TOO_LATE = "due before the end of the run, but this client came too late to send it"
 NOT_OF_THE_HOST = (TURN_NOT_COME, CAME_TOO_LATE)
 """Errors of requests that were cancelled before any user waited for them."""
 
