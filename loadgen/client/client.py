@@ -111,6 +111,7 @@ class ReplySink:
             return False
         single = self._single
         if single is None:
+            self._came_at = received_at
             return self._interpret(chunk, received_at)
         current = self._current
         if (

@@ -21,7 +21,7 @@ from behaviours import (
 )
 
 from loadgen.client.client import ReplySink, StreamingClient
-from loadgen.client.exchange import Exchange
+from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import ConnectFailed
 from loadgen.client.settings import ClientSettings
 from loadgen.client.transport import Head, Sink, connect_failure, describe_connect_error
@@ -186,6 +186,14 @@ def test_any_part_of_a_reply_is_a_sign_of_life_and_only_output_is_a_token() -> N
         sink.feed(part, began_at + seconds)
         assert sink.heard_at == began_at + seconds
     assert list(exchange.token_times) == [began_at + 3]
+
+
+def test_a_comment_in_the_reply_to_a_list_is_a_sign_of_life() -> None:
+    sink = ReplySink(ListExchange((Exchange(), Exchange())))
+    sink.begin(Head(200, "text/event-stream"))
+    later_at = sink.heard_at + 5
+    sink.feed(b": ping\n\n", later_at)
+    assert sink.heard_at == later_at
 
 
 async def test_a_host_that_only_sends_comments_is_heard() -> None:

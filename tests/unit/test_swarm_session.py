@@ -13,11 +13,11 @@ import uvloop
 from loadgen.client.exchange import Exchange
 from loadgen.client.token_times import ReadLog
 from loadgen.context import Request
-from loadgen.record import NEVER_SENT, RequestRecord
+from loadgen.record import CAME_TOO_LATE, NEVER_SENT, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.dispenser import SessionOver
 from loadgen.swarm.sending.labels import Labels
-from loadgen.swarm.sending.session import CAME_TOO_LATE, TURN_NOT_COME, Hooks, Session
+from loadgen.swarm.sending.session import TURN_NOT_COME, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
@@ -143,6 +143,22 @@ def test_what_was_due_while_this_process_slept_is_recorded_once_at_the_end() -> 
     assert {(row.outcome, row.sent_s) for row in late} == {("cancelled", None)}
     assert sorted(int(row.request_id) for row in rows) == list(range(len(rows)))
     assert max(row.scheduled_s for row in rows) <= min(row.end_s for row in late)
+
+
+def test_the_end_of_a_load_that_was_far_too_much_makes_only_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadgen.swarm.sending.dispenser.MOST_HELD", 10)
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        session, _ = make_session(rows, pacer=ConstantPacer(Rate.parse("1000")))
+        async with session.running():
+            time.sleep(0.2)  # noqa: ASYNC251
+            session.stop()
+
+    uvloop.run(swarm())
+    assert sum(row.error == CAME_TOO_LATE for row in rows) == 10
 
 
 def test_the_drain_waits_for_what_came_while_this_process_slept() -> None:
@@ -361,10 +377,10 @@ def test_a_row_says_by_what_its_body_keeps_kv_apart(name: str) -> None:
 
 CUT_OFF = """
 from types import SimpleNamespace
-from loadgen.record import NEVER_SENT, RequestRecord
+from loadgen.record import CAME_TOO_LATE, NEVER_SENT, RequestRecord
 from loadgen.stats.slo import CutOffRule
 from loadgen.swarm.sending import stage as module
-from loadgen.swarm.sending.session import CAME_TOO_LATE, TURN_NOT_COME
+from loadgen.swarm.sending.session import TURN_NOT_COME
 module.Engine = SimpleNamespace(of_process=lambda: SimpleNamespace(post=lambda function: None))
 stage = module.Stage(SimpleNamespace())
 stage._cut_offs = CutOffRule(patience_s=5.0)

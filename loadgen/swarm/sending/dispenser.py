@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from loadgen.client.token_times import LATE_S
 from loadgen.context import Batch, Request
@@ -79,9 +80,10 @@ class Dispenser:
 
     def stop(self) -> tuple[Due, Due, Due]:
         """Hand out nothing from now on; returns what was due and nobody took, then the turns that
-        were due before the ones before them had ended, and what this came too late to release."""
-        # Timers are always a little late.
-        overdue = [] if self._over else list(self._until(time.perf_counter() - LATE_S))
+        were due before the ones before them had ended, and what this came too late to release: of
+        more than `MOST_HELD` the first, as each takes time to make."""
+        late = self._until(time.perf_counter() - LATE_S)  # timers are always a little late
+        overdue = [] if self._over else list(islice(late, MOST_HELD))
         self._over = True
         left = []
         while not self._ready.empty():
