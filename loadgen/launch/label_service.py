@@ -106,8 +106,12 @@ async def rag_service(
     require_rag_service()
     count = lines.count("\n")
     say(f"starting the RAG service with {count} documents …")
-    # By this its library is found again.
-    texts = CorpusTexts("demo" if corpus is None else str(corpus.resolve()), lines)  # noqa: ASYNC240
+    texts = CorpusTexts(_name(corpus), lines)
     starting = start_rag_service(texts, logs, start_timeout_s)
     async with awaited(starting, "the RAG service", logs) as service:
         yield service
+
+
+def _name(corpus: Path | None) -> str:
+    """By this its library is found again."""
+    return "demo" if corpus is None else str(corpus.resolve())

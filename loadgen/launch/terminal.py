@@ -66,8 +66,11 @@ async def _tell_waiting(name: str, logs: Path) -> None:
     began = time.monotonic()
     while True:
         await asyncio.sleep(TELL_EVERY_S)
-        newest = max(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, default=logs)  # noqa: ASYNC240
-        say(f"{name} is starting for {time.monotonic() - began:.0f} s, log: {newest}")
+        say(f"{name} is starting for {time.monotonic() - began:.0f} s, log: {_newest_log(logs)}")
+
+
+def _newest_log(logs: Path) -> Path:
+    return max(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, default=logs)
 
 
 @dataclass(slots=True)

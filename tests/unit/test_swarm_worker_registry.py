@@ -196,14 +196,13 @@ def test_what_a_worker_tells_of_an_earlier_run_is_not_counted() -> None:
 NO_DIRECTORY = """
 module.make_plan = lambda *_: None
 leader._check_shares = lambda *_: None
-options.stop_timeout = 1
 leader.earlier = SimpleNamespace(merge=merged.append)
 leader.run = SimpleNamespace(ledger=SimpleNamespace(tally="of the last"))
 def refuse(*_):
     raise OSError("no directory")
 leader._run = refuse
 for _ in range(2):
-    leader._ready = SimpleNamespace()
+    leader._ready = SimpleNamespace(options=SimpleNamespace(drain_s=1.0))
     try:
         leader.start()
     except OSError:

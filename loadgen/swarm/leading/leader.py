@@ -87,8 +87,7 @@ class Leader:
         self._swarms += 1
         plan = make_plan(self.environment, self.registry, ready)
         self._check_shares(ready, plan)
-        asked_s = self.environment.parsed_options.stop_timeout
-        self.environment.stop_timeout = float(asked_s or ready.options.drain_s)
+        self.environment.stop_timeout = ready.options.drain_s
         run = self._run(ready, plan)
         if self.run is not None:
             self.earlier.merge(self.run.ledger.tally)
