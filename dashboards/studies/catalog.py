@@ -105,6 +105,7 @@ TIERS = Study(
     " behind memory has room for all. Beside them stand a cache that holds everything, and controls"
     " in which no tier can save anything.",
     QUESTIONS,
+    run_s=25.0,
 )
 
 ENGINES = Study(

@@ -43,12 +43,14 @@ class StudyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """`name` is that of its command and of the folder with its definitions."""
+    """`name` is that of its command and of the folder with its definitions; `run_s` is how long a
+    run without a time takes, with its begin and end, on two cores."""
 
     name: str
     title: str
     introduction: str
     questions: tuple[StudyQuestion, ...]
+    run_s: float = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +199,6 @@ def _settings(texts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-RUN_S = 8.0
-"""Of one run without a time, with its begin and end, on two cores."""
-
-
 def estimate(plan: StudyPlan) -> str:
     """`21 runs, 5 engine starts, about 8 min on a quiet machine with two cores`."""
     return (
@@ -211,7 +209,7 @@ def estimate(plan: StudyPlan) -> str:
 
 def planned_s(plan: StudyPlan) -> float:
     """How long all runs and engine starts take on a quiet machine with two cores."""
-    run_s = _asked_s(plan) or RUN_S
+    run_s = _asked_s(plan) or plan.study.run_s
     return plan.runs * run_s + plan.engine_starts * ASSUMED_START_S
 
 

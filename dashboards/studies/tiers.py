@@ -29,8 +29,10 @@ from dashboards.studies.tier_arms import (
     size_of,
     small_and_large,
 )
-from dashboards.studies.tier_hits import FROM_FILES, hit, predicted
+from dashboards.studies.tier_hits import FROM_FILES, LMCACHE, hit, predicted
 from dashboards.studies.wording import NO_FINDING, count, memory, percent
+from loadgen.locality.lmcache_replay import TRIGGER
+from loadgen.targets.plan import BYTES_PER_GB
 
 TOKEN = "tpot_ms.mean"
 SIDES = "without a tier, mean TTFT", "with it, mean TTFT"
@@ -66,6 +68,7 @@ def pays(
             *_computed(size, small, cells, large),
             said,
             *_against(cells),
+            *_never_freed(cells, large),
             OWN_MEDIANS,
         ),
         (found.table, cell_table(cells, ("target", "kv_tokens", "l1_gb"), COLUMNS)),
@@ -125,6 +128,31 @@ def _against(cells: Cells) -> Iterator[str]:
     ]
     if both:
         yield Contrasts("each", tuple(both)).said("With vLLM's own tier instead of LMCache's")
+
+
+def _never_freed(cells: Cells, large: Cells) -> Iterator[str]:
+    """LMCache's memories that had no room for a prompt more, and gave nothing up for it."""
+    least = large.by_repeat(COMPUTED)
+    filled = {
+        f"{size_of(size)} of {KINDS[target]}": max(taken)
+        for target in LMCACHE
+        for size, part in cells.where(target=target).by("l1_gb")
+        if (taken := _taken(part, size)) and max(taken) < TRIGGER and not _as_few(part, least)
+    }
+    if filled:
+        yield (
+            f"LMCache gives memory up only where {percent(TRIGGER)} of it is taken. With"
+            f" {listed([*filled])} at most {percent(max(filled.values()))} was, with no room for"
+            " the next prompt: what was stored first stayed, and nothing more was stored, in what"
+            " lies behind it neither. A memory of many prompts does not stop there."
+        )
+
+
+def _taken(part: Cells, l1_gb: str) -> list[float]:
+    """The largest share of LMCache's memory in each run; none where one does not tell it."""
+    peaks = [cell.figure("peak_lmcache_l1_bytes") for cell in part.counted]
+    known = [peak for peak in peaks if peak is not None]
+    return [peak / (BYTES_PER_GB * float(l1_gb)) for peak in known] if known == peaks else []
 
 
 def enough(cells: Cells) -> StudyAnswer:

@@ -36,6 +36,7 @@ def made(
         "cached_prompt_tokens": float(str(settings.get("cached", 0))),
         "offload_stored_bytes": 4096 * computed if target == "vllm-offload" else None,
         "offload_loaded_bytes": 4096 * taken if target == "vllm-offload" else None,
+        "peak_lmcache_l1_bytes": settings.get("peak_bytes"),
     }
     return [
         cell(
@@ -46,7 +47,9 @@ def made(
                 tpot_ms=noisy(float(str(settings.get("token_ms", 10.0))), 0.02, seed + 9),
             ),
             seed,
-            figures={name: value for name, value in figures.items() if value is not None},
+            figures={
+                name: float(str(value)) for name, value in figures.items() if value is not None
+            },
             target=target,
             kv_tokens=settings.get("kv_tokens", SMALL),
             **({"l1_gb": settings["l1_gb"]} if "l1_gb" in settings else {}),
@@ -106,6 +109,33 @@ def test_of_a_study_that_was_stopped_nothing_wrong_is_said(
 def test_a_tier_that_costs_is_told_to(tmp_path: Path) -> None:
     text = said(pays(equal(tmp_path, offload_ms=800.0)))
     assert "takes 2.0 times as long with 129 MB of vLLM's own" in text
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "computed", "stuck"),
+    [
+        (24_000_000, 20_000, True),
+        (24_000_000, 15_000, False),
+        (26_000_000, 20_000, False),
+        (None, 20_000, False),
+    ],
+)
+def test_a_memory_too_full_for_a_prompt_and_too_empty_to_free_any_is_told(
+    peak_bytes: int | None, computed: float, stuck: bool, tmp_path: Path
+) -> None:
+    own = made(
+        tmp_path,
+        "equal",
+        "vllm-lmcache-codec",
+        160.0,
+        computed,
+        l1_gb=0.03,
+        peak_bytes=peak_bytes,
+    )
+    others = [each for each in equal(tmp_path) if each.settings["target"] != "vllm-lmcache-codec"]
+    text = said(pays(Cells((*others, *own))))
+    told = "With 32 MB of LMCache's and valkey at most 75 % was, with no room for the next prompt"
+    assert (told in text) is stuck
 
 
 def test_the_size_that_is_enough_computes_no_more_than_one_large_cache(tmp_path: Path) -> None:
