@@ -45,6 +45,8 @@ from rag_store.cli.suggestion import nearest
 DASHBOARDS = ("dashboards.live:open_live_tab", "dashboards.exporter:open_exporter")
 """What shows a swarm beside the terminal, each called once with the leader. Named and not imported,
 since they stand above this package."""
+FIRST_WORD_S, NEXT_WORD_S = 5.0, 10.0
+"""When workers that are waited for are told to be missing, and how long until that is told again."""
 
 
 def stage_of(environment: Any) -> Stage:
@@ -143,6 +145,20 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
             count = environment.parsed_options.processes
             watch = gevent.spawn(leave_without_workers, leader, count)
             atexit.register(watch.kill)  # before the workers are ended
+        elif leader.registry is not None:
+            gevent.spawn(_tell_missing_workers, leader, runner)
+
+
+def _tell_missing_workers(leader: Leader, runner: Any) -> None:
+    """Locust waits for workers without a word."""
+    options = leader.environment.parsed_options
+    gevent.sleep(FIRST_WORD_S)
+    while (here := len(runner.clients.ready)) < options.expect_workers:
+        leader.view.say(
+            f"{here} of {options.expect_workers} workers are here: start each with kvswarm run"
+            f" --worker --master-host HOST --master-port {options.master_bind_port}"
+        )
+        gevent.sleep(NEXT_WORD_S)
 
 
 def _hear_workers(runner: Any, leader: Leader, registry: WorkerRegistry) -> None:

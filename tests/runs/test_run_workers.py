@@ -138,6 +138,7 @@ def test_a_worker_that_joins_late_takes_no_user_away(host: HostProcess, tmp_path
             return process
 
         master = start(arguments(host.url, out, *load, *bind))
+        wait_until(lambda: "0 of 1 workers are here: start each with" in told.read_text())
         start(join)
         wait_until(lambda: workers_with_rows(out, 8) == {"0"})
         start(join)
