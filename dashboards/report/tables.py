@@ -14,7 +14,7 @@ from dashboards.report.wording import NOTHING, megabytes, milliseconds, number, 
 from loadgen.compare.facts import ARGUMENTS, facts_of
 from loadgen.runs.columns import Flags
 from loadgen.runs.requests import Requests
-from loadgen.stats.server_counters import OFFLOAD
+from loadgen.stats.server_counters import LMCACHE, OFFLOAD
 from loadgen.stats.sketch import least_values
 from loadgen.stats.steady_state import LATENCIES, SteadyState, is_notable
 from loadgen.stats.summary import TAILS, known_statistics
@@ -66,7 +66,7 @@ def engine_table(runs: Mapping[str, RunFigures]) -> Table:
     rows = []
     for key, (title, form) in _ENGINE.items():
         values = [figures.server.get(key) for figures in runs.values()]
-        if any(values) or (key not in OFFLOAD and any(value is not None for value in values)):
+        if any(values) or (key not in (*OFFLOAD, *LMCACHE) and any(value is not None for value in values)):
             rows.append(TableRow(title, tuple(form(value) for value in values)))
     return Table("Engine and cache", ("by its own counters", *runs), tuple(rows))
 
@@ -87,6 +87,11 @@ _ENGINE = {
     "offload_failures": ("copies that found no room in memory", number),
     "tier_write_failures": ("failed writes behind the memory", number),
     "tier_read_failures": ("failed reads from there", number),
+    "lmcache_lookup_hit_l1_tokens": ("tokens that LMCache found in its memory", number),
+    "lmcache_lookup_hit_l2_tokens": ("tokens that it found behind that", number),
+    "lmcache_l1_written_chunks": ("chunks written to its memory", number),
+    "lmcache_l1_read_chunks": ("chunks read from it", number),
+    "lmcache_l1_evicted_chunks": ("chunks thrown out of it", number),
     "kv_blocks_evicted": ("blocks evicted from the cache", number),
     "kv_block_idle_mean_s": ("seconds without a use before, mean", number),
     "kv_block_reuse_gap_mean_s": ("seconds between uses of a block, mean", number),

@@ -90,8 +90,12 @@ class ServerSample:
     """Found in its memory."""
     lmcache_lookup_hit_l2_tokens: float | None = None
     """Found in its second tier."""
+    lmcache_l1_written_chunks: float | None = None
+    """Chunks written to its memory."""
+    lmcache_l1_read_chunks: float | None = None
+    """Chunks read from it."""
     lmcache_l1_evicted_chunks: float | None = None
-    """Chunks thrown out of its memory."""
+    """Chunks thrown out of it."""
     lmcache_l1_memory_usage_bytes: float | None = None
     """Its memory in use."""
     engine_rss_mb: float | None = None
@@ -141,9 +145,14 @@ OFFLOAD = (
     *(_STORED_BYTES, _LOADED_BYTES, "tier_written_bytes", "tier_read_bytes", *_FAILURES),
 )
 """Of vLLM's own offload, in the samples and in the summary."""
+LMCACHE = (
+    *("lmcache_lookup_hit_l1_tokens", "lmcache_lookup_hit_l2_tokens"),
+    *("lmcache_l1_written_chunks", "lmcache_l1_read_chunks", "lmcache_l1_evicted_chunks"),
+)
+"""Of LMCache, in the samples and in the summary."""
 OFFLOAD_TIMES = ("offload_load_s", "offload_loads", "offload_wait_s", "offload_waits")
-_LATE = (*OFFLOAD, *OFFLOAD_TIMES)
-"""vLLM shows most of these only once there is something to count."""
+_LATE = (*OFFLOAD, *OFFLOAD_TIMES, *LMCACHE)
+"""Most of these are shown only once there is something to count."""
 PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
 _COUNTERS = (
     "prompt_tokens",
@@ -288,7 +297,7 @@ class ServerAccumulator:
         rise = _rises(first, last) if known and not reset else dict.fromkeys(_COUNTERS)
         return {
             **_prompt_figures(rise),
-            **{name: rise[name] for name in OFFLOAD},
+            **{name: rise[name] for name in (*OFFLOAD, *LMCACHE)},
             "offload_load_mean_s": _over(rise["offload_load_s"], rise["offload_loads"]),
             "offload_wait_mean_s": _over(rise["offload_wait_s"], rise["offload_waits"]),
             "kv_blocks_evicted": rise["kv_blocks_evicted"],
@@ -381,6 +390,12 @@ FIGURES: Mapping[str, str] = {
     "offload_failures": "copies out without room",
     "tier_write_failures": "failed writes",
     "tier_read_failures": "and reads",
+    "lmcache_lookup_hit_l1_tokens": "tokens that LMCache found in its memory, also of prompts that"
+    " the engine had itself",
+    "lmcache_lookup_hit_l2_tokens": "and in its second tier",
+    "lmcache_l1_written_chunks": "chunks written to its memory",
+    "lmcache_l1_read_chunks": "read from it, also for its second tier",
+    "lmcache_l1_evicted_chunks": "and thrown out",
     "offload_load_mean_s": "mean seconds of a copy back",
     "offload_wait_mean_s": "mean wait for files or stores",
     "kv_blocks_evicted": "blocks evicted from its cache",

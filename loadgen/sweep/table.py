@@ -14,7 +14,7 @@ from loadgen.runs.json_file import malformed, read_object, value_at, write_json
 from loadgen.runs.recorded import SUMMARY_JSON
 from loadgen.scratch import write_whole
 from loadgen.stats.metrics import figures, summarized
-from loadgen.stats.server_counters import OFFLOAD, PROMPT_FIGURES
+from loadgen.stats.server_counters import LMCACHE, OFFLOAD, PROMPT_FIGURES
 
 CELL_JSON = "cell.json"
 WHOLE = (DONE, FAILED, SATURATED)
@@ -124,6 +124,7 @@ FIGURES: Mapping[str, str] = {
         for name in (
             *PROMPT_FIGURES,
             *OFFLOAD,
+            *LMCACHE,
             *("offload_load_mean_s", "offload_wait_mean_s"),
             *("kv_blocks_evicted", "kv_block_idle_mean_s", "kv_block_reuse_gap_mean_s"),
             *("num_preemptions", "peak_running", "peak_waiting", "peak_kv_cache_usage"),

@@ -85,6 +85,14 @@ def test_times_of_an_offload_are_means_over_its_copies_and_waits() -> None:
     assert server_figures(first, LAST)["offload_load_mean_s"] is None
 
 
+def test_what_lmcache_counts_is_told_also_where_it_first_counts_in_the_run() -> None:
+    first = replace(FIRST, lmcache_lookup_hit_l1_tokens=128, lmcache_l1_written_chunks=4)
+    last = replace(LAST, lmcache_lookup_hit_l1_tokens=640, lmcache_l1_written_chunks=9)
+    figures = server_figures(first, replace(last, lmcache_l1_read_chunks=3))
+    assert (figures["lmcache_lookup_hit_l1_tokens"], figures["lmcache_l1_read_chunks"]) == (512, 3)
+    assert (figures["lmcache_l1_written_chunks"], figures["lmcache_l1_evicted_chunks"]) == (5, None)
+
+
 def test_times_of_evicted_blocks_are_means_over_those_of_the_run() -> None:
     first = replace(FIRST, kv_blocks_evicted=10, kv_block_idle_s=50.0, kv_block_reuses=0)
     last = replace(LAST, kv_blocks_evicted=14, kv_block_idle_s=52.0, kv_block_reuses=0)

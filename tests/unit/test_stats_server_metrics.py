@@ -50,6 +50,8 @@ lmcache_mp_active_prefetch_jobs 0.0
 LMCACHE_PAGE = """\
 lmcache_mp_l1_memory_usage_bytes{backend="dram",l1_tag="_default"} 2.686976e+06
 lmcache_mp_l1_evicted_chunks_total{l1_tag="_default"} 5.0
+lmcache_mp_l1_write_chunks_total{cache_salt="",l1_tag="_default"} 25.0
+lmcache_mp_l1_read_chunks_total{cache_salt="",l1_tag="_default"} 61.0
 lmcache_mp_lookup_requested_tokens_total{cache_salt="",model_name="model"} 13056.0
 lmcache_mp_lookup_hit_l1_tokens_total{cache_salt="",model_name="model"} 7808.0
 lmcache_mp_lookup_hit_l2_tokens_total{cache_salt="",model_name="model"} 128.0
@@ -132,6 +134,7 @@ async def test_lmcaches_figures(serve: Serve) -> None:
     assert got.lmcache_lookup_hit_l1_tokens == 7808
     assert got.lmcache_lookup_hit_l2_tokens == 128
     assert got.lmcache_l1_evicted_chunks == 5
+    assert (got.lmcache_l1_written_chunks, got.lmcache_l1_read_chunks) == (25, 61)
     assert got.lmcache_l1_memory_usage_bytes == 2686976
 
 
