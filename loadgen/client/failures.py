@@ -37,8 +37,9 @@ _WORDS = (_ERRORS, _WEAK_WORDS, _INNER)
 """Where a host puts its words: the first of these groups that has any."""
 _MOST_DEEP = 8
 _FAILED = re.compile(
-    rb"(?i)error|fail|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out|overload|traceback"
-    rb"|panic|killed|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)"
+    rb"(?i)error|fail(?!over|safe)|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out"
+    rb"|overload|traceback|panic|killed|out of memory|unavailable|refused|denied|bad gateway"
+    rb"|^\s*<(?:html|!doctype)"
 )
 _FAILING_NAME = re.compile(
     r"(?i)busy|crash|(?:^|[\W_])oom(?:$|[\W_])|out.?of.?memory|fatal|critical|dead|died|shut.?down"
@@ -221,13 +222,21 @@ def is_failing_name(name: str) -> bool:
     return names_failure(name.encode("utf-8", "replace")) or bool(_FAILING_NAME.search(name))
 
 
+def is_no_error(error: object, depth: int = _MOST_DEEP) -> bool:
+    """Whether what stands for an error says that there is none: nothing, 0, an object of these."""
+    if isinstance(error, Mapping):
+        return depth > 0 and all(is_no_error(each, depth - 1) for each in error.values())
+    return not error or _NOTHING.fullmatch(str(error)) is not None
+
+
 def tells_failure(
     event: Mapping[str, Any], is_reply: bool | None = None, depth: int = _MOST_DEEP
 ) -> bool:
     """Whether a JSON object, of a stream or alone, says that the host has failed. With output or
     usage, which `is_reply` tells of what stands beside them, words alone do not."""
-    if event.get("error") or not depth:
-        return bool(event.get("error"))
+    is_error = not is_no_error(event.get("error"))
+    if is_error or not depth:
+        return is_error
     if is_reply is None:
         is_reply = bool(event.get("choices")) or isinstance(event.get("usage"), dict)
     fields = _fields(event)
@@ -248,8 +257,7 @@ def _is_failure(name: str, value: object, is_reply: bool, depth: int) -> bool:
         is_answer = not is_reply and name in ("status", "response", "result")
         has_words = is_answer or name == "baseresp"
         return tells_failure(value, not has_words, depth - 1)
-    is_none = not value or (isinstance(value, str) and _NOTHING.fullmatch(value))
-    return not is_none and _FAILING_FIELD.search(name) is not None
+    return not is_no_error(value) and _FAILING_FIELD.search(name) is not None
 
 
 def is_harmless(event: Mapping[str, Any]) -> bool:

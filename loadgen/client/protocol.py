@@ -15,6 +15,7 @@ from loadgen.client.failures import (
     failure_in_stream,
     host_message,
     is_harmless,
+    is_no_error,
     tells_failure,
 )
 from loadgen.client.finish import finish_of, is_good_finish, words_beside
@@ -175,7 +176,7 @@ def decode(payload: bytes) -> dict[str, Any]:
     if not isinstance(event, dict):
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
     is_usual = event.keys() <= _USUAL and event.get("object") in _OBJECTS and event.get("choices")
-    if event.get("error") or (not is_usual and tells_failure(event)):
+    if not is_no_error(event.get("error")) or (not is_usual and tells_failure(event)):
         raise failure_in_stream(event)
     return event
 
@@ -241,8 +242,10 @@ def _delta_of(choice: dict[str, Any]) -> object:
 
 def _require_no_error(choice: dict[str, Any], delta: object) -> None:
     """Raises what an error means in a choice, beside its output."""
-    if error := choice.get("error") or (isinstance(delta, dict) and delta.get("error")):
-        raise failure_in_stream(error)
+    inner = delta.get("error") if isinstance(delta, dict) else None
+    for error in (choice.get("error"), inner):
+        if not is_no_error(error):
+            raise failure_in_stream(error)
 
 
 def _given_up(choice: dict[str, Any], finish_reason: str, usage: Usage | None) -> Event:

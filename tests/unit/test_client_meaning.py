@@ -351,6 +351,8 @@ def test_what_an_engine_calls_itself_is_short_and_tells_no_key() -> None:
     [
         *({"status": "failed"}, {"code": 500}, {"object": "error"}),
         {"base_resp": {"status_code": 1013}},
+        *({"error": {"code": 0, "message": "too much"}}, {"error": {"code": 503, "message": ""}}),
+        *({"error": {"at": {"message": "lost"}}}, {"error": True}, {"error": ["lost"]}),
     ],
 )
 def test_a_failure_in_a_form_that_was_good_is_one(odd: dict[str, Any]) -> None:
@@ -423,6 +425,8 @@ def test_a_compressed_error_is_told_as_such(status: int) -> None:
 BENIGN = (
     event(type="ping"),
     event(choices=[], prompt_filter_results=[{"index": 0}]),
+    event(choices=[], error={"code": 0, "message": ""}),
+    event(choices=[{"text": "", "error": {"code": None, "message": None}}], type="failover"),
     event(choices=[], error=None, x_groq={"id": "r", "usage": None}),
     event(type="response.created", response={"status": "in_progress", "error": None}),
     event(success=True, status="queued", code=200, base_resp={"status_code": 0, "status_msg": ""}),
