@@ -200,8 +200,8 @@ class SaturationRule:
     A second is bad when the p99 of loop lag or of send lateness is above `max_lag_ms`. A run is
     saturated when in any process more than `share_of_seconds` of its seconds, and at least
     `least_seconds`, were bad. It is too when a process stood still, for `pause_s` or longer at
-    once, in more than `spoiled_share` of its time, or sent so many requests, and at least
-    `least_late`, later than `max_lag_ms`: then the percentiles above that are of its making. And
+    once, in more than `spoiled_share` of its time, or sent more than `late_send_share` of its
+    requests, and at least `least_late`, later than `max_lag_ms`: then a p99 is of its making. And
     it is when more than `late_token_share` of its tokens were read so late that their times are not
     their own, unless that are those of a few hiccups, less than `least_late`, or the lateness is on
     average within `late_token_part` of `max_lag_ms`.
@@ -212,6 +212,7 @@ class SaturationRule:
     least_seconds: int = 2
     pause_s: float = 1.0
     spoiled_share: float = 0.02
+    late_send_share: float = 0.01
     least_late: int = 10
     late_token_share: float = 0.05
     late_token_part: float = 0.2
@@ -260,7 +261,7 @@ class _Lateness:
                 f"was late by {limit_ms} in {self.bad_s:.0f} of {seconds}"
                 f" (worst {self.worst_ms:.0f} ms)"
             )
-        if self.late_sends >= max(rule.least_late, rule.spoiled_share * self.sends):
+        if self.late_sends >= max(rule.least_late, rule.late_send_share * self.sends):
             yield f"sent {self.late_sends} of {self.sends} requests late by {limit_ms}"
         times = self.times
         is_lasting = times.late_looks >= rule.least_late
