@@ -11,8 +11,9 @@ from loadgen.workload.settings import random_bits
 
 MOST_PER_S = 1_000_000
 """More than any swarm sends: a slip of the keys would fill the memory with what is due."""
+_NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
 _PHASE = re.compile(
-    r"\s*(?P<low>[0-9.eE+]+)\s*(?:-\s*(?P<high>[0-9.eE+]+)\s*)?(?::\s*(?P<s>[0-9.]+)\s*s?\s*)?"
+    rf"\s*(?P<low>{_NUMBER})\s*(?:-\s*(?P<high>{_NUMBER})\s*)?(?::\s*(?P<s>[0-9.]+)\s*s?\s*)?"
 )
 Arrivals = Literal["closed", "constant", "poisson", "gamma", "trace"]
 ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
