@@ -43,9 +43,9 @@ class Link:
         bits = 1.0 if found[3] == "B/s" else 8.0
         bytes_per_s = float(found[1]) * _SCALES[found[2]] / bits
         latency_s = float(waits[1]) * _SECONDS[waits[2]] if waits else 0.0
-        if not 0 < bytes_per_s <= MOST * 1000 or latency_s > MOST:
+        if not 1 <= bytes_per_s <= MOST * 1000 or latency_s > MOST:
             raise UsageError(
-                f"{option} {text!r}: give a rate above 0 and up to {MOST / 1e9:g} TB/s, and a"
+                f"{option} {text!r}: give a rate from 1 B/s to {MOST / 1e9:g} TB/s, and a"
                 " latency that somebody waits"
             )
         return cls(name.strip() or rate.strip(), bytes_per_s, latency_s)

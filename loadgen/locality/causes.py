@@ -24,7 +24,7 @@ from loadgen.locality.trace_sources import (
     trace_of_run,
     unfinished,
 )
-from loadgen.runs.recorded import RecordedRun, flag_of
+from loadgen.runs.recorded import PREFIX_CACHING, RecordedRun, is_on
 from loadgen.runs.requests import Requests
 
 LEAST_HITS, LEAST_UNLIKE = 10, 3
@@ -160,7 +160,7 @@ def causes_of_run(path: Path) -> ComputedCauses:
     usable, at_hand = run.target.get("usable_tokens"), EngineAtHand.of_run(run)
     prompts, source = _served(run, size, at_hand.tier)
     has_hits = any(each.cached_tokens for each in prompts)
-    is_off = "--no-enable-prefix-caching" in set(map(flag_of, run.engine_argv))
+    is_off = not is_on(run.engine_argv, PREFIX_CACHING)
     has_cache = not is_off and (has_hits or not at_hand.prompt_logprobs)
     known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
     knees = [predict(trace_of_run(path, None, size, name)).knee for name in busy_engines(run)]

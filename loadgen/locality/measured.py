@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.trace_sources import recorded_run, trace_of_run, unfinished
-from loadgen.runs.recorded import argument, flag_of
+from loadgen.runs.recorded import PREFIX_CACHING, argument, is_on
 from loadgen.targets.settings import model_config
 
 OTHER_ATTENTION = (
@@ -52,7 +52,7 @@ def measured_run(run: Path, tokenizer: str | None = None) -> MeasuredRun:
         raise UsageError(
             f"{run} does not tell its cache size: measure with `kvswarm run --target … --kv-tokens`"
         )
-    if "--no-enable-prefix-caching" in map(flag_of, recorded.engine_argv):
+    if not is_on(recorded.engine_argv, PREFIX_CACHING):
         raise UsageError(f"{run} was measured on an engine without a prefix cache: leave it out")
     if hit_rate is None:
         raise UsageError(f"{run} has no hit rate of the engine in its summary.json: run it again")

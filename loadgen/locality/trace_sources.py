@@ -16,7 +16,15 @@ from loadgen.context import Draw, Request
 from loadgen.errors import UsageError
 from loadgen.locality.trace import MOST_RUNNING, STEP_TOKENS, BlockNames, Chain, TokenIds, Trace
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun, argument, count_of, flag_of
+from loadgen.runs.recorded import (
+    PREFIX_CACHING,
+    REQUESTS_CSV,
+    RecordedRun,
+    argument,
+    count_of,
+    flag_of,
+    is_on,
+)
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.scratch import expanded
 from loadgen.workload.batches import Batching
@@ -350,7 +358,7 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
     if not run.target.get("block_size"):
         yield f"the engine's block size is not known: {USUAL_BLOCK_SIZE} unless told otherwise"
     flags = set(map(flag_of, run.engine_argv))
-    if "--no-enable-prefix-caching" in flags:
+    if not is_on(run.engine_argv, PREFIX_CACHING):
         yield "the engine had no prefix cache; this is what one would have done"
     if "--kv-transfer-config" in flags:
         yield "of a KV connector nothing is told but of vLLM's own host memory, with --tier-tokens"

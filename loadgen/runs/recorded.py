@@ -208,6 +208,7 @@ class RecordedRun(DescribedRun):
         return {key: value for key, value in content.items() if key not in left_out}
 
 
+PREFIX_CACHING = "--enable-prefix-caching"
 SHORT = {"-q": "--quantization", "-tp": "--tensor-parallel-size"}
 
 
@@ -222,6 +223,14 @@ def argument(argv: Sequence[str], flag: str) -> str | None:
         if flag_of(word) == flag and (equals or after is not None):
             found = value if equals else after
     return found
+
+
+def is_on(argv: Sequence[str], switch: str, usual: bool = True) -> bool:
+    """Whether a switch of an engine is on: by the last of it and its `--no-` form, `usual` without
+    either."""
+    either = switch, f"--no-{switch.removeprefix('--')}"
+    last = [flag for flag in map(flag_of, argv) if flag in either][-1:]
+    return last == [switch] if last else usual
 
 
 def count_of(told: str) -> int | None:

@@ -11,7 +11,15 @@ from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
 from loadgen.locality.kv_format import odd_attention, run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
-from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, count_of, flag_of
+from loadgen.runs.recorded import (
+    PREFIX_CACHING,
+    SIMULATED,
+    RecordedRun,
+    argument,
+    count_of,
+    flag_of,
+    is_on,
+)
 from loadgen.targets.hardware import installed_versions, platform_of
 from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.targets.settings import model_window_tokens
@@ -69,7 +77,7 @@ OF_THE_SERVER: Mapping[str, str | None] = {
 """Flags of an engine by which the times of its steps differ, and what each is without it."""
 OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
 """What a machine keeps when its system is brought up to date."""
-EAGER = ("--enforce-eager", "--no-enforce-eager")
+EAGER = "--enforce-eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +164,9 @@ def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
     if not argv:
         return {}
     told = {flag: argument(argv, flag) or usual for flag, usual in OF_THE_SERVER.items()}
-    eager = [flag for flag in map(flag_of, argv) if flag in EAGER][-1:] == [EAGER[0]]
+    eager = "on" if is_on(argv, EAGER, usual=False) else "off"
     model = argument(argv, "--model")
-    return told | {EAGER[0]: "on" if eager else "off"} | ({"--model": model} if model else {})
+    return told | {EAGER: eager} | ({"--model": model} if model else {})
 
 
 def server_of(run: RecordedRun) -> dict[str, object]:
@@ -239,7 +247,7 @@ def shape_of_run(path: Path) -> EngineShape:
         )
     argv = run.engine_argv
     _require_modelled(run)
-    on_cpu, flags = _told_on_cpu(run), set(map(flag_of, argv))
+    on_cpu = _told_on_cpu(run)
     is_on_gpu = bool(argv) and not (_is_on_cpu(argv) if on_cpu is None else on_cpu)
     usual = EngineShape(max_num_seqs=GPU_SEQS) if is_on_gpu else EngineShape()
     batched = _count(path, argv, "--max-num-batched-tokens", usual.max_num_batched_tokens)
@@ -247,10 +255,10 @@ def shape_of_run(path: Path) -> EngineShape:
         usable_blocks=int(blocks),
         block_size=int(size),
         max_model_len=_window_tokens(run, int(blocks) * int(size)),
-        prefix_caching="--no-enable-prefix-caching" not in flags,
+        prefix_caching=is_on(argv, PREFIX_CACHING),
         max_num_seqs=_count(path, argv, "--max-num-seqs", min(usual.max_num_seqs, batched)),
         max_num_batched_tokens=batched,
-        async_scheduling=is_on_gpu and "--no-async-scheduling" not in flags,  # never on a CPU
+        async_scheduling=is_on_gpu and is_on(argv, "--async-scheduling"),  # never on a CPU
         plugin=_plugin(path, argv),
         tier=_recorded_tier(path, argv, int(size)),
     )

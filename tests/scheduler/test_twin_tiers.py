@@ -165,7 +165,7 @@ def test_the_command_knows_targets_with_tiers(
         ("--l2-link 1GB/s", "--link is of a tier: --target vllm has none"),
         ("--target vllm-offload --link 1GB/s --l2-link 1GB/s", "--l2-link is of files: --target"),
         ("--target vllm-offload --link 1GB/s --l1-gb 0.000001", "--l1-gb holds no chunk"),
-        ("--target vllm-offload --link 0GB/s", "give a rate above 0"),
+        ("--target vllm-offload --link 0GB/s", "give a rate from 1 B/s to"),
     ],
 )
 def test_what_a_tier_lacks_is_said(twin: Path, more: str, said: str) -> None:

@@ -66,7 +66,8 @@ def test_what_is_no_link_is_one_line(text: str, capsys: pytest.CaptureFixture[st
         (["--prefill-rate", "9", "--bytes-per-token", "9" * 400], "--bytes-per-token 999"),
         (["--prefill-rate", "9", "--context-tokens", "1e305"], "--context-tokens 1e+305"),
         (["--prefill-rate", "1e-300"], "--prefill-rate 1e-300"),
-        (["--prefill-rate", "9", "--link", f"{'9' * 400}GB/s"], "give a rate above 0"),
+        (["--prefill-rate", "9", "--link", f"{'9' * 400}GB/s"], "give a rate from 1 B/s to"),
+        (["--prefill-rate", "9", "--link", f"0.{'0' * 310}1B/s"], "give a rate from 1 B/s to"),
         (["--prefill-rate", "9", "--model", "no/such"], "no config.json there"),
         (["/no/such/run"], "/no/such/run"),
         (

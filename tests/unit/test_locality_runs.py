@@ -321,6 +321,10 @@ def test_what_the_engine_does_otherwise_is_remarked(
     if flag == "--no-enable-prefix-caching":
         with pytest.raises(UsageError, match="without a prefix cache"):
             measured_run(run)
+        description["target"]["argv"]["vllm"].append("--enable_prefix_caching")
+        (run / "run.json").write_text(json.dumps(description))
+        assert not any(said in remark for remark in trace_of_run(run).remarks)
+        measured_run(run)
 
 
 def test_a_run_that_is_not_whole_is_remarked_and_measures_nothing(
