@@ -375,34 +375,17 @@ def prompt_sources(rise: Mapping[str, float | None]) -> tuple[float, float, floa
 NO_FIGURES = server_figures(ServerSample(0.0), ServerSample(0.0))
 
 FIGURES: Mapping[str, str] = {
-    "computed_prompt_tokens": "prompt tokens that were computed",
-    "cached_prompt_tokens": "prompt tokens from the engine's own prefix cache",
-    "external_prompt_tokens": "prompt tokens from a KV connector such as LMCache",
+    **dict.fromkeys(PROMPT_SOURCES, ""),
     "hit_rate": "cached over all three, 0 to 1",
     "external_hit_rate": "external over all three",
-    "host_prompt_tokens": "of these from the memory of vLLM's offload",
-    "disk_prompt_tokens": "and from files",
-    "other_prompt_tokens": "and from elsewhere, as LMCache; all three also of aborted requests",
-    "offload_stored_bytes": "KV copied out",
-    "offload_loaded_bytes": "KV copied back",
-    "tier_written_bytes": "KV from memory into files or stores",
-    "tier_read_bytes": "and back",
-    "offload_failures": "copies out without room",
-    "tier_write_failures": "failed writes",
-    "tier_read_failures": "and reads",
-    "lmcache_lookup_hit_l1_tokens": "tokens that LMCache found in its memory, also of prompts that"
-    " the engine had itself",
-    "lmcache_lookup_hit_l2_tokens": "and in its second tier",
-    "lmcache_l1_written_chunks": "chunks written to its memory",
-    "lmcache_l1_read_chunks": "read from it, also for its second tier",
-    "lmcache_l1_evicted_chunks": "and thrown out",
+    **dict.fromkeys((*OFFLOAD, *LMCACHE), ""),
+    "other_prompt_tokens": "as `host_` and `disk_prompt_tokens` also of aborted requests",
     "offload_load_mean_s": "mean seconds of a copy back",
     "offload_wait_mean_s": "mean wait for files or stores",
-    "kv_blocks_evicted": "blocks evicted from its cache",
-    "kv_block_idle_mean_s": "mean time since their last use",
+    "kv_blocks_evicted": "",
+    "kv_block_idle_mean_s": "mean time since the last use of those evicted",
     "kv_block_reuse_gap_mean_s": "and between uses",
-    "generation_tokens": "output tokens",
-    "num_preemptions": "requests set back for want of cache",
+    **dict.fromkeys(("generation_tokens", "num_preemptions"), ""),
     "peak_running": "most requests at work",
     "peak_waiting": "most requests in the queue",
     "peak_kv_cache_usage": "highest share of the KV cache in use, 0 to 1",
@@ -416,4 +399,4 @@ FIGURES: Mapping[str, str] = {
     "counter_reset": "true where a counter went down (a restart): figures made of counters are then"
     " null",
 }
-"""What the fields of `server` in a summary are."""
+"""What the fields of `server` in a summary are; empty for what a column of the samples rose by."""
