@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean, median
 
+from loadgen.stats.server_counters import LMCACHE
 from loadgen.stats.server_counters import OFFLOAD as OFFLOADED
 
 PLAIN, NO_REUSE = "vllm", "vllm-no-prefix-cache"
@@ -26,7 +27,7 @@ COUNTED = frozenset(
         *("requests", "hit_rate", "external_hit_rate", "label_accuracy", "refused_share"),
         "context_affinity",
         *(COMPUTED, EACH_COMPUTED, "cached_prompt_tokens", "external_prompt_tokens"),
-        *OFFLOADED,
+        *(*OFFLOADED, *LMCACHE),
     )
 )
 """Figures that no late client changes."""

@@ -1,12 +1,14 @@
 """What a hit from a tier costs, whether its bytes add up, and whether it was foretold."""
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dashboards.report.wording import counted, listed
 from dashboards.studies.answer import NOT_MEASURED, MarkdownTable, StudyAnswer
-from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, P50, SAME, Cells
+from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, P50, SAME, Cells, StudyCell
 from dashboards.studies.requests import answered
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.tier_arms import (
@@ -94,17 +96,31 @@ def _break_even(small: Cells, large: Cells) -> Iterator[str]:
 
 
 def _hit_table(told: Sequence[tuple[Arm, float]], known: float | None) -> MarkdownTable:
-    header = "from", "TTFT p50", "beyond the engine's cache", "memory of the engine", "of LMCache"
+    header = "from", "TTFT p50", "beyond the engine's cache", *COPIES, *MEMORIES
     rows = [
         (
             arm.name,
             duration(middle),
             "" if known is None else f"{middle - known:+.0f} ms",
-            *(_peak(arm.cells, name) for name in ("peak_engine_rss_mb", "peak_lmcache_rss_mb")),
+            *(_seconds(arm.cells, name) for name in COPIES.values()),
+            *(_peak(arm.cells, name) for name in MEMORIES.values()),
         )
         for arm, middle in told
     ]
     return MarkdownTable(header, tuple(rows))
+
+
+COPIES = {
+    "a copy back": "offload_load_mean_s",
+    "a wait for files": "offload_wait_mean_s",
+}
+MEMORIES = {"memory of the engine": "peak_engine_rss_mb", "of LMCache": "peak_lmcache_rss_mb"}
+"""Columns of a table of hits, each with its figure."""
+
+
+def _seconds(cells: Cells, name: str) -> str:
+    middle = cells.middle(name)
+    return "" if middle is None else duration(1000 * middle)
 
 
 def _peak(cells: Cells, name: str) -> str:
@@ -140,8 +156,70 @@ def _ledger(cells: Cells) -> Iterator[str]:
                 f" {count(each)} bytes a token the ledger of loads{where} {closes}."
                 f"{FILES_KEEP if target == TIERED else _unread(part, each)}"
             )
-    if any(len(cells.where(target=target)) for target in LMCACHE):
+    yield from _lmcache_ledger(cells)
+
+
+def _lmcache_ledger(cells: Cells) -> Iterator[str]:
+    """Chunks by LMCache's own counters: those of memory alone against what is there at the end."""
+    own = [cell for target in LMCACHE for cell in cells.where(target=target).counted]
+    if own and not any(map(_chunks, own)):
         yield UNCOUNTED
+        return
+    for size, part in cells.where(target=OFFLOAD).by("l1_gb"):
+        told = [_chunks(cell) for cell in part.counted]
+        known = [each for each in told if each is not None]
+        found, taken = part.middle("lmcache_lookup_hit_l1_tokens"), part.middle(EXTERNAL)
+        if not known or found is None or taken is None:
+            continue
+        closes = all(each.written == each.evicted + each.kept for each in known)
+        written, read = (
+            memory(statistics.median(each.bytes * getattr(each, name) for each in known))
+            for name in ("written", "read")
+        )
+        yield (
+            f"{size_of(size)} of {KINDS[OFFLOAD]}: {written} were stored, which"
+            f" {'is' if closes else 'is not'} what was evicted and what was there at the end, and"
+            f" {read} read: {count(found)} tokens were found there, of which the engine had all but"
+            f" {count(taken)} itself."
+        )
+    for target in BACKED:
+        for size, part in cells.where(target=target).by("l1_gb"):
+            middles = [part.middle(f"lmcache_lookup_hit_{each}_tokens") for each in ("l1", "l2")]
+            if None not in middles:
+                near, far = (count(each) for each in middles if each is not None)
+                yield (
+                    f"{size_of(size)} of {KINDS[target]}: {near} tokens were found in memory and"
+                    f" {far} behind it."
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """Of one run, in LMCache's memory; `bytes` each."""
+
+    bytes: int
+    written: int
+    read: int
+    evicted: int
+    kept: int
+
+
+def _chunks(cell: StudyCell) -> _Chunks | None:
+    """None where LMCache or the engine does not tell enough."""
+    counts = [cell.figure(f"lmcache_l1_{name}_chunks") for name in ("written", "read", "evicted")]
+    run, each = recorded_run(cell.run), run_bytes_per_token(cell.run)
+    chunk_tokens = _chunk_tokens(run)
+    if counts[0] is None or each is None or not chunk_tokens:
+        return None
+    at_end = run.server.number("lmcache_l1_memory_usage_bytes")
+    size = chunk_tokens * each
+    kept = round(at_end[-1] / size) if len(at_end) and not math.isnan(at_end[-1]) else 0
+    return _Chunks(size, *(int(told or 0) for told in counts), kept)
+
+
+def _chunk_tokens(run: RecordedRun) -> int:
+    argv = (run.target.get("argv") or {}).get("lmcache") or ()
+    return int(argument(argv, "--chunk-size") or 0)
 
 
 def _closes(part: Cells, token_bytes: int) -> bool:
@@ -250,7 +328,7 @@ def _shares(run: Path, target: str, memory_bytes: int, token_bytes: int) -> list
         return [predict(trace, [own], tier_tokens=memory_bytes // token_bytes).points[0].hit_rate]
     if target not in LMCACHE:
         return [predict(trace).bound]
-    chunk_tokens = int(argument(recorded.target["argv"]["lmcache"], "--chunk-size") or 0)
+    chunk_tokens = _chunk_tokens(recorded)
     tier = LmcacheTier(memory_bytes, chunk_tokens * token_bytes, chunk_tokens, target in BACKED)
     sent = sent_requests(recorded)
     times = [ServedAt(each.sent_s, each.first_token_s, each.end_s) for each in sent]

@@ -1,5 +1,7 @@
 """What the study of tiers says, of runs made by hand."""
 
+import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -183,6 +185,30 @@ def test_where_no_ledger_is_kept_the_page_says_so(tmp_path: Path) -> None:
     assert said_of_lmcache in said(hit(cells))
     without = Cells(tuple(each for each in cells if "lmcache" not in each.settings["target"]))
     assert said_of_lmcache not in said(hit(without))
+
+
+@pytest.mark.parametrize(("kept", "closes"), [(12, True), (11, False)])
+def test_the_ledger_of_lmcaches_memory_closes_or_is_told_not_to(
+    kept: int, closes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "dashboards.studies.tier_hits.run_bytes_per_token"
+    monkeypatch.setattr(name, lambda _: 4096)
+    chunks = {"lmcache_l1_written_chunks": 20.0, "lmcache_l1_read_chunks": 60.0}
+    figures = {**chunks, "lmcache_l1_evicted_chunks": 8.0, "lmcache_lookup_hit_l1_tokens": 7680.0}
+    cells = []
+    for each in equal(tmp_path):
+        if each.settings["target"] == "vllm-lmcache":
+            told = json.loads((each.run / "run.json").read_text())
+            told["target"] = {"argv": {"lmcache": ["--chunk-size", "128"]}}
+            (each.run / "run.json").write_text(json.dumps(told))
+            rows = f"at_s,lmcache_l1_memory_usage_bytes\n0,0\n9,{kept * 128 * 4096}\n"
+            (each.run / "server_metrics.csv").write_text(rows)
+            each = replace(each, figures={**each.figures, **figures})
+        cells.append(each)
+    text = said(hit(Cells(tuple(cells))))
+    does = "is" if closes else "is not"
+    assert f"129 MB of LMCache's: 10 MB were stored, which {does} what was evicted and" in text
+    assert "31 MB read: 7,680 tokens were found there, of which the engine had all but" in text
 
 
 @pytest.mark.parametrize("target", ["vllm-lmcache", "vllm-lmcache-files", "vllm-lmcache-codec"])
