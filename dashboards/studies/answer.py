@@ -96,10 +96,17 @@ def cell_table(cells: Cells, settings: Sequence[str], figures: Sequence[str]) ->
     for cell in cells:
         groups.setdefault(tuple(cell.settings.get(name, "") for name in settings), []).append(cell)
     rows = (
-        (*key, str(len(group)), *(_shown_figure(Cells(tuple(group)), name) for name in figures))
+        (*key, _runs(part), *(_shown_figure(part, name) for name in figures))
         for key, group in sorted(groups.items(), key=lambda item: _order(item[0]))
+        for part in (Cells(tuple(group)),)
     )
     return MarkdownTable(header, tuple(rows))
+
+
+def _runs(cells: Cells) -> str:
+    """How many there are, and how many of them have times that mean something."""
+    timed = len(cells.sound)
+    return str(len(cells)) if timed == len(cells) else f"{len(cells)}, times of {timed}"
 
 
 def _shown_figure(cells: Cells, name: str) -> str:

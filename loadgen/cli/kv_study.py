@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,11 +52,13 @@ def kv_study_command(arguments: list[str]) -> int:
 def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     from dashboards.studies.catalog import IN_OVERVIEW
     from dashboards.studies.overview import write_overview
+    from dashboards.studies.page import measured_by
     from dashboards.studies.task4.findings import QUICK_SEEDS, SEEDS, find
     from dashboards.studies.task4.page import write_page
     from dashboards.studies.task4.serving import serving_cells
     from kv_reading.extract import extract
     from kv_reading.recording import KV_JSON
+    from loadgen.sweep.table import read_cells
 
     since_s = time.monotonic()
     out: Path = parsed.out or Path("runs") / f"study-task4{'-quick' if parsed.quick else ''}"
@@ -79,8 +82,11 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
     words = ["kvswarm", "study", KV_STUDY, *told(arguments)]
-    recorded_s = (recording / KV_JSON).stat().st_mtime
-    page = write_page(findings, measured_now(words, NAMED, recorded_s), folder)
+    made = measured_now(words, NAMED, (recording / KV_JSON).stat().st_mtime)
+    served = measured_by(made.command, read_cells(out / SERVING))
+    page = write_page(
+        findings, replace(made, when=f"{made.when}, and served {served.when},"), folder
+    )
     if parsed.page is not None:
         write_overview(folder, IN_OVERVIEW)
     say(f"done after {time.monotonic() - since_s:.0f} s")
