@@ -66,7 +66,8 @@ def engine_table(runs: Mapping[str, RunFigures]) -> Table:
     rows = []
     for key, (title, form) in _ENGINE.items():
         values = [figures.server.get(key) for figures in runs.values()]
-        if any(values) or (key not in (*OFFLOAD, *LMCACHE) and any(value is not None for value in values)):
+        of_tier = key in OFFLOAD or key in LMCACHE
+        if any(values) or (not of_tier and any(value is not None for value in values)):
             rows.append(TableRow(title, tuple(form(value) for value in values)))
     return Table("Engine and cache", ("by its own counters", *runs), tuple(rows))
 

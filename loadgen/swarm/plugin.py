@@ -46,7 +46,7 @@ DASHBOARDS = ("dashboards.live:open_live_tab", "dashboards.exporter:open_exporte
 """What shows a swarm beside the terminal, each called once with the leader. Named and not imported,
 since they stand above this package."""
 FIRST_WORD_S, NEXT_WORD_S = 5.0, 10.0
-"""When workers that are waited for are told to be missing, and how long until that is told again."""
+"""When workers that are missing are told, and how long until they are again."""
 
 
 def stage_of(environment: Any) -> Stage:
