@@ -38,6 +38,7 @@ from loadgen.swarm.options.swarm_options import default_users, own_options
 from loadgen.swarm.process import end_forked_workers, is_forked
 from loadgen.swarm.sending import plan as message
 from loadgen.swarm.sending.stage import Stage
+from loadgen.swarm.showing.view import fit_log
 from loadgen.swarm.user import AsyncUser
 from rag_store.cli.output import complaint
 from rag_store.cli.suggestion import nearest
@@ -81,6 +82,7 @@ def _init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
     gevent.get_hub().loop.update_now()
     runner.user_greenlets = LivingUsers()
     environment.kvswarm_stage = Stage(environment)
+    fit_log()
     if isinstance(runner, WorkerRunner):
         _follow(environment, runner)
     else:

@@ -1,5 +1,7 @@
 """What the terminal says of a run."""
 
+import logging
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ from loadgen.swarm.showing.summary_words import (
     summary_lines,
     summary_table,
 )
-from loadgen.swarm.showing.view import LiveFigures, live_lines
+from loadgen.swarm.showing.view import LiveFigures, fit_log, live_lines
 
 RESTARTED = {"hit_rate": None, "counter_reset": True}
 SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 0.75}
@@ -159,6 +161,25 @@ def test_a_warmup_is_told_as_far_as_it_matters(
     lines = steady_lines({"warmup": warmup, "steady_state": steady})
     assert len(lines) == len(said)
     assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))
+
+
+def test_the_log_is_no_wider_than_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    logger, written = logging.getLogger("locust"), Terminal()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logging.Formatter("[%(asctime)s] host/%(levelname)s: %(message)s"))
+    monkeypatch.setattr(logger, "handlers", [handler])
+    fit_log()
+    fit_log()
+    said = "own.py, line 7 blocks the event loop, and with it all users of this process: sleep with"
+    logger.warning("%s asyncio", said)
+    lines = written.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(map(str.strip, lines)).endswith(f"{said} asyncio")
 
 
 def test_the_run_so_far_stands_beside_the_last_second_within_80_columns() -> None:

@@ -167,6 +167,25 @@ def _tell(line: str) -> None:
         print(fitted(line, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
 
 
+class _FittedFormatter(logging.Formatter):
+    """What another makes of a record, no wider than the terminal that a handler writes to."""
+
+    def __init__(self, form: logging.Formatter, stream: Any) -> None:
+        super().__init__()
+        self._form, self._stream = form, stream
+
+    def format(self, record: logging.LogRecord) -> str:
+        return fitted(self._form.format(record), self._stream)
+
+
+def fit_log() -> None:
+    """Break the lines that Locust's log writes to a terminal where it ends."""
+    for name in ("", "locust"):
+        for handler in logging.getLogger(name).handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.formatter is not None:
+                handler.formatter = _FittedFormatter(handler.formatter, handler.stream)
+
+
 def _live_display() -> "Live":
     from rich.console import Console
     from rich.live import Live
