@@ -104,6 +104,14 @@ KNOWN: dict[str, dict[str, str]] = {
         "DualQueueThreadPool": "1cb293595b16ba7a",
         "JobState": "7efca6fbeb37657d",
     },
+    "v1/attention/backends/cpu_attn.py": {
+        "CPUAttentionMetadataBuilder._set_isa_to_layers": "36af9bafe3f9f87a",
+        "CPUAttentionBackendImpl.do_kv_cache_update": "ab4e57a9dc7f4adc",
+        "_get_attn_isa": "fad3fea12298ed04",
+    },
+    "distributed/kv_transfer/kv_connector/v1/offloading/config.py": {
+        "build_offloading_config": "cd2f5569834002d5",
+    },
     "distributed/kv_transfer/kv_connector/v1/offloading/worker.py": {
         "OffloadingConnectorWorker": "c9fa0badcd4415a7",
     },
