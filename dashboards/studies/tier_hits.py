@@ -2,14 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dashboards.report.wording import counted, listed
 from dashboards.studies.answer import NOT_MEASURED, MarkdownTable, StudyAnswer
-from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, P50, SAME, Cells, StudyCell
-from dashboards.studies.requests import answered
+from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, SAME, Cells, StudyCell
+from dashboards.studies.requests import answered, is_hit
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.tier_arms import (
     BACKED,
@@ -34,9 +36,11 @@ from loadgen.locality.lmcache_replay import (
     rounds_of,
 )
 from loadgen.locality.measured import run_bytes_per_token
-from loadgen.locality.tier_replay import TierReplay
+from loadgen.locality.tier_replay import EnginePrefixCache, TierReplay
 from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
+from loadgen.runs.columns import Flags
 from loadgen.runs.recorded import RecordedRun, argument
+from loadgen.runs.requests import Requests
 from loadgen.targets.plan import BYTES_PER_GB
 
 LMCACHE = (OFFLOAD, *BACKED)
@@ -49,45 +53,99 @@ FROM_FILES = "disk_prompt_tokens"
 
 
 def hit(cells: Cells) -> StudyAnswer:
-    """What a prompt costs that comes from a tier, by runs in which most tokens do."""
+    """What a prompt costs that comes from a tier, by the requests of which that is so."""
     question = "What does a hit from a tier cost, against computing?"
     small, large = small_and_large(cells)
     if not small or not large:
         return StudyAnswer(question, (NOT_MEASURED,))
-    rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
-    for target in KINDS:
-        parts = cells.where(target=target).by("l1_gb")
-        source = FROM_FILES if target == TIERED else EXTERNAL
-        rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part, source)]
-    known = [(arm, arm.cells.middle(P50)) for arm in rows]
-    told = [(arm, middle) for arm, middle in known if middle is not None]
-    said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told if arm != rows[0]])
-    computing = known[0][1]
+    computed = _medians([("computing it again", small)], _is_computed)
+    cached = _medians([("the engine's cache", large)], _is_cached)
+    tiers = [(KINDS[target], cells.where(target=target)) for target in KINDS]
+    told = [*computed, *cached, *_medians(tiers, _is_from_tier)]
+    if not computed or len(told) == 1:
+        return StudyAnswer(question, (NOT_MEASURED,))
+    said = listed([f"{duration(each.ttft_ms)} from {each.arm.name}" for each in told[1:]])
     first = (
-        f"The first token comes after {duration(computing)} where the context is computed, and"
-        f" after {said}: medians, of a tier over runs in which most prompt tokens came from it."
-        if computing is not None and said
-        else NOT_MEASURED
+        f"The first token comes after {duration(told[0].ttft_ms)} where the context is computed,"
+        f" and after {said}: medians over requests most of whose prompt came from there."
     )
+    known = cached[0].ttft_ms if cached else None
     return StudyAnswer(
         question,
-        (first, *_break_even(small, large), NO_FINDING, *_ledger(cells)),
-        (_hit_table(told, large.middle(P50)),),
+        (first, *_break_even(large, told[0].ttft_ms, known), NO_FINDING, *_ledger(cells)),
+        (_hit_table(told, known),),
     )
 
 
-def _break_even(small: Cells, large: Cells) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _HitTime:
+    """The median time to the first token of so many requests of an arm's runs."""
+
+    arm: Arm
+    requests: int
+    ttft_ms: float
+
+
+Which = Callable[[Path, Requests], Flags]
+
+
+def _medians(parts: Sequence[tuple[str, Cells]], which: Which) -> list[_HitTime]:
+    """Of the requests of each part that are of a kind, where there are enough of them."""
+    found = []
+    for name, part in parts:
+        times: list[float] = []
+        for cell in part.sound:
+            requests = answered(cell.run)
+            times += requests.taken(which(cell.run, requests)).number("ttft_ms").tolist()
+        if len(times) >= LEAST_HITS:
+            found.append(_HitTime(Arm(name, part), len(times), statistics.median(times)))
+    return found
+
+
+LEAST_HITS = 10
+"""Fewer requests have no median that is told."""
+
+
+def _is_computed(_: Path, requests: Requests) -> Flags:
+    return np.asarray(requests.cached_share < 1 / 2)
+
+
+def _is_cached(_: Path, requests: Requests) -> Flags:
+    return is_hit(requests)
+
+
+def _is_from_tier(run: Path, requests: Requests) -> Flags:
+    """Those whose cached tokens the engine's own cache, replayed, had at most half of."""
+    own = _own_tokens(run)
+    if len(own) != len(requests.at_s):  # some have failed
+        return np.zeros(len(requests.at_s), bool)
+    return is_hit(requests) & np.asarray(2 * np.asarray(own) <= requests.cached_tokens)
+
+
+def _own_tokens(run: Path) -> list[int]:
+    """Of each prompt, the tokens that a cache of this run's size has from the requests before."""
+    trace = trace_of_run(run)
+    cache = EnginePrefixCache(trace, recorded_run(run).target["usable_tokens"] // trace.block_size)
+    had = []
+    for request in trace.chains:
+        found = cache.find(request)
+        cache.serve(request, found)
+        had.append(len(found) * trace.block_size)
+    return had
+
+
+def _break_even(large: Cells, computing_ms: float, known_ms: float | None) -> Iterator[str]:
     """How fast a tier has to load what a hit spares, so that it is no slower than computing."""
-    computing, known, each = small.middle(P50), large.middle(P50), bytes_per_token(large)
+    each = bytes_per_token(large)
     cached = [
         tokens
         for cell in large.counted
         for tokens in answered(cell.run).number("cached_tokens").tolist()
         if tokens > 0
     ]
-    if computing is None or known is None or each is None or not cached or computing <= known:
+    if known_ms is None or each is None or not cached or computing_ms <= known_ms:
         return
-    tokens, spared_s = statistics.median(cached), (computing - known) / 1000
+    tokens, spared_s = statistics.median(cached), (computing_ms - known_ms) / 1000
     yield (
         f"A hit spares {count(tokens)} tokens, which are {memory(tokens * each)} of KV, and"
         f" {duration(1000 * spared_s)}: loading them pays from {memory(tokens * each / spared_s)} a"
@@ -95,17 +153,18 @@ def _break_even(small: Cells, large: Cells) -> Iterator[str]:
     )
 
 
-def _hit_table(told: Sequence[tuple[Arm, float]], known: float | None) -> MarkdownTable:
-    header = "from", "TTFT p50", "beyond the engine's cache", *COPIES, *MEMORIES
+def _hit_table(told: Sequence[_HitTime], known_ms: float | None) -> MarkdownTable:
+    header = "from", "requests", "TTFT p50", "beyond the engine's cache", *COPIES, *MEMORIES
     rows = [
         (
-            arm.name,
-            duration(middle),
-            "" if known is None else f"{middle - known:+.0f} ms",
-            *(_seconds(arm.cells, name) for name in COPIES.values()),
-            *(_peak(arm.cells, name) for name in MEMORIES.values()),
+            each.arm.name,
+            count(each.requests),
+            duration(each.ttft_ms),
+            "" if known_ms is None else f"{each.ttft_ms - known_ms:+.0f} ms",
+            *(_seconds(each.arm.cells, name) for name in COPIES.values()),
+            *(_peak(each.arm.cells, name) for name in MEMORIES.values()),
         )
-        for arm, middle in told
+        for each in told
     ]
     return MarkdownTable(header, tuple(rows))
 
@@ -126,15 +185,6 @@ def _seconds(cells: Cells, name: str) -> str:
 def _peak(cells: Cells, name: str) -> str:
     middle = cells.middle(name)
     return "" if middle is None else memory(1e6 * middle)
-
-
-def _mostly_hits(part: Cells, source: str) -> bool:
-    """Whether most prompt tokens came from there: of memory with files behind it, from files."""
-    computed, external = part.middle(COMPUTED), part.middle(EXTERNAL)
-    cached, taken = part.middle(CACHED) or 0, part.middle(source)
-    if computed is None or external is None or taken is None:
-        return False
-    return taken > (computed + cached + external) / 2
 
 
 def _ledger(cells: Cells) -> Iterator[str]:
@@ -214,7 +264,8 @@ def _chunks(cell: StudyCell) -> _Chunks | None:
     at_end = run.server.number("lmcache_l1_memory_usage_bytes")
     size = chunk_tokens * each
     kept = round(at_end[-1] / size) if len(at_end) and not math.isnan(at_end[-1]) else 0
-    return _Chunks(size, *(int(told or 0) for told in counts), kept)
+    written, read, evicted = (int(told or 0) for told in counts)
+    return _Chunks(size, written, read, evicted, kept)
 
 
 def _chunk_tokens(run: RecordedRun) -> int:

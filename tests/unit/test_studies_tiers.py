@@ -23,6 +23,11 @@ SMALL, LARGE = 3072, 20480
 REPEATS = (1, 2, 3)
 
 
+@pytest.fixture(autouse=True)
+def nothing_in_the_engines_own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dashboards.studies.tier_hits._own_tokens", lambda _: [0] * 60)
+
+
 def said(answer: StudyAnswer) -> str:
     return " ".join(answer.sentences)
 
@@ -47,6 +52,7 @@ def made(
             Made(
                 noisy(ttft_ms, 0.02, seed),
                 tpot_ms=noisy(float(str(settings.get("token_ms", 10.0))), 0.02, seed + 9),
+                cached_tokens=[900 if computed < 30_000 else 0] * 60,
             ),
             seed,
             figures={
@@ -148,23 +154,30 @@ def test_the_size_that_is_enough_computes_no_more_than_one_large_cache(tmp_path:
     assert "No size of vLLM's own that was tried is, up to 129 MB." in text
 
 
-def test_a_hit_is_told_beside_computing_and_only_of_tiers_that_gave_most(tmp_path: Path) -> None:
-    short = hit(equal(tmp_path)).short
-    assert short.startswith("The first token comes after 40")
-    assert "from vLLM's own, " in short
-    assert " from LMCache's and valkey:" in short
+def test_a_hit_is_told_beside_computing_and_only_of_tiers_that_gave_some(tmp_path: Path) -> None:
+    answer = hit(equal(tmp_path))
+    assert answer.short.startswith("The first token comes after 40")
+    assert "from vLLM's own, " in answer.short
+    assert " from LMCache's and valkey:" in answer.short
+    requests = {row[0]: row[1] for row in answer.tables[0].rows}
+    assert (requests["computing it again"], requests["vLLM's own"]) == ("180", "180")
     few = hit(equal(tmp_path / "few", computed=45_000)).short
     assert "from vLLM's own" not in few
     assert "from LMCache's" in few
 
 
-def test_of_a_tier_that_gave_less_than_all_else_no_hit_is_told(tmp_path: Path) -> None:
-    """25,000 computed, 35,000 from the tier, and as many from the engine's own cache."""
-    cells = equal(tmp_path)
-    more = made(tmp_path, "equal", "vllm-lmcache", 200.0, 25_000, l1_gb=0.24, cached=35_000)
-    short = hit(Cells((*cells, *more))).short
-    assert "from vLLM's own and 160 ms from LMCache's and valkey:" in short
-    assert short.count("LMCache's") == 1
+@pytest.mark.parametrize(("own", "told"), [(450, True), (451, False)])
+def test_what_the_engines_own_cache_had_most_of_is_no_hit_of_a_tier(
+    own: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboards.studies.tier_hits._own_tokens", lambda _: [own] * 60)
+    answer = hit(equal(tmp_path))
+    assert [row[0] for row in answer.tables[0].rows][:2] == [
+        "computing it again",
+        "the engine's cache",
+    ]
+    assert ("from vLLM's own" in answer.short) is told
+    assert ("from LMCache's" in answer.short) is told
 
 
 @pytest.mark.parametrize(("bytes_per_token", "closes"), [(4096, True), (8192, False)])
@@ -252,10 +265,10 @@ def test_what_a_hit_spares_tells_from_which_bandwidth_on_loading_pays(
         "A hit spares 1,000 tokens, which are 4 MB of KV, and 400 ms: loading them pays from 10 MB"
         " a second on."
     )
-    rows = [row[:3] for row in answer.tables[0].rows]
+    rows = [row[:4] for row in answer.tables[0].rows]
     assert rows[:2] == [
-        ("computing it again", "490 ms", "+400 ms"),
-        ("the engine's cache", "90.0 ms", "+0 ms"),
+        ("computing it again", "20", "490 ms", "+400 ms"),
+        ("the engine's cache", "19", "90.0 ms", "+0 ms"),
     ]
     assert rows[2][0] == "vLLM's own"
 
