@@ -9,7 +9,7 @@ help:
 	@echo "make test-newest-vllm the context scheduler on the newest vLLM, over the installed engine"
 	@echo "make torture-tiers    engines and tiers killed, hung, their files damaged, in 20 minutes"
 	@echo "make torture-starts   20 starts of every target interrupted: no process and no folder left, 90 minutes"
-	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
+	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong; then torture-tiers"
 	@echo "make bench-client     the load engine against bare loops and other load generators"
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in two hours"
@@ -56,6 +56,7 @@ torture-starts: setup
 
 torture: setup
 	@.venv/bin/python tests/torture/torture.py --kills 100 --faults 60 $(TORTURE)
+	@.venv/bin/python tests/torture/tiers.py
 
 lint: setup
 	@scripts/lint.sh

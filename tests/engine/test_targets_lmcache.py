@@ -1,10 +1,11 @@
-"""The target `vllm-lmcache` with a real vLLM and a real LMCache."""
+"""The target `vllm-lmcache-files` with a real vLLM and a real LMCache."""
 
 import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -18,6 +19,7 @@ from loadgen.targets import engine_api
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
 from loadgen.targets.own_routes import KEY_VARIABLE
+from loadgen.targets.plan import ServicePlan
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 
 pytestmark = [
@@ -26,15 +28,17 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-PROMPT_TOKENS = 1300  # ten full blocks
+PROMPT_TOKENS, FULL_TOKENS, CHUNK_TOKENS = 1300, 1280, 128
+MEMORY_BYTES = "lmcache_mp_l1_memory_usage_bytes"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
     directory = tmp_path_factory.mktemp("target")
     model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
-    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
-    async with start_target(load_catalog()["vllm-lmcache"], settings, directory / "log") as target:
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25, l2_dir=directory)
+    spec = load_catalog()["vllm-lmcache-files"]
+    async with start_target(spec, settings, directory / "log") as target:
         yield target
 
 
@@ -58,18 +62,79 @@ async def test_cold_means_that_lmcache_is_empty_too(target: RunningTarget) -> No
     assert engine.reset_url is not None
     assert await engine_api.reset(engine.reset_url, engine.env[KEY_VARIABLE])
     before = await external_tokens(target)
-    assert await cached_tokens(target) == 1280
-    assert await external_tokens(target) - before == 1280
+    assert await cached_tokens(target) == FULL_TOKENS
+    assert await external_tokens(target) - before == FULL_TOKENS
 
     assert await target.make_cold() == "cold"
     assert await cached_tokens(target) == 0
+
+
+async def log_probabilities(target: RunningTarget) -> dict[str, Any]:
+    body = {"prompt": engine_api.fixed_prompt(PROMPT_TOKENS), "max_tokens": 4, "logprobs": 5}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{target.url}/v1/completions", json={"model": target.model, "temperature": 0, **body}
+        ) as response,
+    ):
+        answer = await response.json()
+    return dict(answer["choices"][0]["logprobs"])
+
+
+async def stored_files(target: RunningTarget) -> list[Path]:
+    """All of the fixed prompt's, which LMCache writes behind the reply."""
+    (folder,) = (plan.l2_dir for plan in target._group.plans if plan.role == "cache")
+    assert folder is not None
+    for _ in range(100):
+        files = sorted(folder.rglob("*.data"))
+        if len(files) >= FULL_TOKENS // CHUNK_TOKENS:
+            return files
+        await asyncio.sleep(0.1)
+    raise AssertionError("the files were not written")
+
+
+def metrics_of(plan: ServicePlan) -> str:
+    assert plan.metrics_url is not None
+    return plan.metrics_url
+
+
+async def empty_all_but_files(target: RunningTarget) -> None:
+    for plan in target._group.plans:
+        assert plan.reset_url is not None
+        for _ in range(engine_api.RESET_TRIES):
+            done = await engine_api.reset(plan.reset_url, plan.env.get(KEY_VARIABLE))
+            used = plan.role == "cache" and await engine_api.metric(metrics_of(plan), MEMORY_BYTES)
+            if done and not used:
+                break
+            await asyncio.sleep(engine_api.RESET_PAUSE_S)
+        else:
+            raise AssertionError(f"the {plan.role} did not reset")
+
+
+async def test_files_are_read_and_damaged_ones_computed_again(target: RunningTarget) -> None:
+    assert await target.make_cold() == "cold"
+    computed = await log_probabilities(target)
+    files = await stored_files(target)
+    await empty_all_but_files(target)
+    before = await external_tokens(target)
+    await log_probabilities(target)
+    assert await external_tokens(target) - before == FULL_TOKENS
+
+    for path in files:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+    await empty_all_but_files(target)
+    before = await external_tokens(target)
+    assert await log_probabilities(target) == computed
+    assert await external_tokens(target) == before
 
 
 async def test_no_web_page_can_empty_lmcache(target: RunningTarget) -> None:
     """What a page in a browser of this machine could send, without asking first."""
     (lmcache,) = (plan for plan in target._group.plans if plan.role == "cache")
     await cached_tokens(target)
-    held = await engine_api.metric(f"{lmcache.url}/metrics", "lmcache_mp_l1_memory_usage_bytes")
+    held = await engine_api.metric(f"{lmcache.url}/metrics", MEMORY_BYTES)
     for path in ("/cache/clear", "/cache/checksums", "/"):
         async with (
             aiohttp.ClientSession() as session,
@@ -78,7 +143,7 @@ async def test_no_web_page_can_empty_lmcache(target: RunningTarget) -> None:
             ) as response,
         ):
             assert response.status == 403
-    now = await engine_api.metric(f"{lmcache.url}/metrics", "lmcache_mp_l1_memory_usage_bytes")
+    now = await engine_api.metric(f"{lmcache.url}/metrics", MEMORY_BYTES)
     assert now == held
     assert held
 
@@ -87,8 +152,7 @@ async def test_both_services_are_told_and_their_metrics_are_there(target: Runnin
     facts = target.facts()
     assert list(facts["argv"]) == ["lmcache", "vllm"]
     assert facts["l1_gb"] == 0.25
-    used = "lmcache_mp_l1_memory_usage_bytes"
-    assert await engine_api.metric(facts["metrics_urls"]["lmcache"], used) is not None
+    assert await engine_api.metric(facts["metrics_urls"]["lmcache"], MEMORY_BYTES) is not None
 
 
 async def test_lmcache_serves_what_the_engine_evicted_until_ctrl_c(

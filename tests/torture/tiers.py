@@ -35,7 +35,7 @@ from run_process import KVSWARM, Ran
 LOAD = (
     *("batched", "--batch-size", "1", "--batches", "0", "-u", "2", "-r", "2", "-t", "20s"),
     *("--contexts", "12", "--context-tokens", "1200", "--output-tokens", "4"),
-    *("--kv-tokens", "2560", "--l1-gb", "0.03", "--drain", "5", "--max-silence", "5"),
+    *("--kv-tokens", "2560", "--l1-gb", "0.05", "--drain", "5", "--max-silence", "5"),
 )
 """More contexts than the memory holds: most are read from what lies behind it."""
 FILES = ("vllm-tiered", "vllm-lmcache-files")
@@ -225,8 +225,9 @@ def _check(trial: TierTrial, place: Path, codes: set[int]) -> None:
     trial.expect(summary["requests"] == len(rows), "the summary counts other requests")
     trial.expect(None not in {cell for row in rows for cell in row.values()}, "a torn row")
     trial.expect(summary["outcomes"]["ok"] > 0, "nothing was ok")
-    if trial.target == "vllm-tiered" and codes == {0}:  # LMCache does not tell what files gave
-        trial.expect(bool(summary["server"]["disk_prompt_tokens"]), "no file was read")
+    if trial.target in FILES and codes == {0}:
+        told = "lmcache_lookup_hit_l2_tokens" if "lmcache" in trial.target else "disk_prompt_tokens"
+        trial.expect(bool(summary["server"][told]), "no file was read")
 
 
 def _living(trial: TierTrial) -> list[int]:
