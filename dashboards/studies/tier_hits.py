@@ -49,6 +49,7 @@ UNCOUNTED = (
     "No run counts the bytes that LMCache stores and loads: the ledger of its tiers is not closed"
     " here."
 )
+UNREAD = "No counter tells which of LMCache's chunks were never read."
 FROM_FILES = "disk_prompt_tokens"
 
 
@@ -241,6 +242,8 @@ def _lmcache_ledger(cells: Cells) -> Iterator[str]:
                     f"{size_of(size)} of {KINDS[target]}: {near} tokens were found in memory and"
                     f" {far} behind it."
                 )
+    if own:
+        yield UNREAD
 
 
 @dataclass(frozen=True, slots=True)

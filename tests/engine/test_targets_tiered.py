@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from kv_tiers.checked_file import checksum
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
@@ -118,6 +119,25 @@ async def test_damaged_files_are_computed_again(target: RunningTarget) -> None:
     before = await tokens_by_source(target)
     assert await log_probabilities(target) == computed
     assert await tokens_by_source(target) == before
+
+
+async def test_wrong_bytes_that_are_believed_show_in_the_log_probabilities(
+    target: RunningTarget,
+) -> None:
+    """The control of the tests above: zeros, with checksums of zeros."""
+    assert await target.make_cold() == "cold"
+    computed = await log_probabilities(target)
+    (engine,) = target._group.plans
+    assert engine.l2_dir is not None
+    for path in await stored_files(target):
+        content = bytes(path.stat().st_size)
+        path.write_bytes(content)
+        name = path.relative_to(engine.l2_dir).as_posix()
+        path.with_suffix(".sum").write_bytes(checksum(name, content))
+    await empty(target, "/reset_prefix_cache?reset_external=true")
+    before = await tokens_by_source(target)
+    assert await log_probabilities(target) != computed
+    assert (await tokens_by_source(target))["disk"] - before["disk"] == FULL_TOKENS
 
 
 async def test_cold_means_that_memory_and_files_are_empty_too(target: RunningTarget) -> None:

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scheduler"))
 from run_process import KVSWARM, Ran
 
 LOAD = (
-    *("batched", "--batch-size", "1", "--batches", "0", "-u", "2", "-r", "2", "-t", "20s"),
+    *("batched", "--batch-size", "1", "--batches", "0", "-u", "2", "-r", "2", "-t", "30s"),
     *("--contexts", "12", "--context-tokens", "1200", "--output-tokens", "4"),
     *("--kv-tokens", "2560", "--l1-gb", "0.05", "--drain", "5", "--max-silence", "5"),
 )
