@@ -13,7 +13,7 @@ from typing import Any
 
 import gevent
 from locust import argument_parser, events
-from locust.runners import WorkerRunner
+from locust.runners import STATE_INIT, WorkerRunner
 
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.engine import Engine
@@ -155,7 +155,9 @@ def _tell_missing_workers(leader: Leader, runner: Any) -> None:
     """Locust waits for workers without a word."""
     options = leader.environment.parsed_options
     gevent.sleep(FIRST_WORD_S)
-    while (here := len(runner.clients.ready)) < options.expect_workers:
+    while (
+        runner.state == STATE_INIT and (here := len(runner.clients.ready)) < options.expect_workers
+    ):
         leader.view.say(
             f"{here} of {options.expect_workers} workers are here: start each with kvswarm run"
             f" --worker --master-host HOST --master-port {options.master_bind_port}"

@@ -141,11 +141,13 @@ def test_a_worker_that_joins_late_takes_no_user_away(host: HostProcess, tmp_path
         wait_until(lambda: "0 of 1 workers are here: start each with" in told.read_text())
         start(join)
         wait_until(lambda: workers_with_rows(out, 8) == {"0"})
+        waited = len(told.read_text())
         start(join)
         wait_until(lambda: "it takes no part in this run" in told.read_text())
-        time.sleep(2)  # in which its users would go over to it
+        time.sleep(11)  # in which its users would go over to it
         master.send_signal(signal.SIGINT)
         assert master.wait(TIMEOUT_S) == 0, told.read_text()
+        assert "0 of 1 workers are here" not in told.read_text()[waited:]
     rows = Ran(0, "", out).rows
     last_s = max(float(row["end_s"]) for row in rows)
     late = {row["user"] for row in rows if float(row["sent_s"]) > last_s - 1}
