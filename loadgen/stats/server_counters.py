@@ -151,8 +151,8 @@ LMCACHE = (
 )
 """Of LMCache, in the samples and in the summary."""
 OFFLOAD_TIMES = ("offload_load_s", "offload_loads", "offload_wait_s", "offload_waits")
-_LATE = (*OFFLOAD, *OFFLOAD_TIMES, *LMCACHE)
-"""Most of these are shown only once there is something to count."""
+_LATE = (*OFFLOAD, *OFFLOAD_TIMES)
+"""vLLM shows most of these only once there is something to count."""
 PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
 _COUNTERS = (
     "prompt_tokens",
@@ -164,6 +164,7 @@ _COUNTERS = (
     "external_prefix_cache_hits",
     "request_success",
     "num_preemptions",
+    *LMCACHE,
 )
 PROMPT_HITS, EXTERNAL_HITS = ("prompt_tokens", "prefix_cache_hits"), "external_prefix_cache_hits"
 """What tells the same where an engine has no counters by source."""
@@ -267,7 +268,8 @@ class ServerAccumulator:
         for counter in _COUNTERS:
             value = getattr(sample, counter)
             if value is not None:
-                self._reset |= value < self._known.get(counter, value)
+                is_engines = counter not in LMCACHE
+                self._reset |= is_engines and value < self._known.get(counter, value)
                 self._known[counter] = value
         for name, field in _PEAKS.items():
             value = getattr(sample, field)

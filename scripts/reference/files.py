@@ -45,7 +45,8 @@ def columns() -> str:
         " The CSV has a row for each metric with its statistics, and one for each other figure,"
         " under dotted names such as `server.hit_rate`.",
         mapping("loadgen.stats.summary", "FIELDS"),
-        "### server\n\nWithout a word: by how much that column of `server_metrics.csv` rose.",
+        "### server\n\nWithout a word: how much that column of `server_metrics.csv` rose, or other"
+        " columns tell.",
         mapping("loadgen.stats.server_counters", "FIGURES"),
         "### diversity",
         described("loadgen.workload.diversity", "Diversity"),

@@ -85,12 +85,17 @@ def test_times_of_an_offload_are_means_over_its_copies_and_waits() -> None:
     assert server_figures(first, LAST)["offload_load_mean_s"] is None
 
 
-def test_what_lmcache_counts_is_told_also_where_it_first_counts_in_the_run() -> None:
+def test_what_lmcache_counts_is_told_where_both_ends_tell_it_and_resets_no_engine() -> None:
     first = replace(FIRST, lmcache_lookup_hit_l1_tokens=128, lmcache_l1_written_chunks=4)
+    middle = replace(MIDDLE, lmcache_l1_written_chunks=2)
     last = replace(LAST, lmcache_lookup_hit_l1_tokens=640, lmcache_l1_written_chunks=9)
-    figures = server_figures(first, replace(last, lmcache_l1_read_chunks=3))
-    assert (figures["lmcache_lookup_hit_l1_tokens"], figures["lmcache_l1_read_chunks"]) == (512, 3)
-    assert (figures["lmcache_l1_written_chunks"], figures["lmcache_l1_evicted_chunks"]) == (5, None)
+    figures = server_figures(first, replace(last, lmcache_l1_read_chunks=3), [middle])
+    assert (figures["lmcache_lookup_hit_l1_tokens"], figures["lmcache_l1_written_chunks"]) == (
+        512,
+        5,
+    )
+    assert figures["lmcache_l1_read_chunks"] is None, "its page was missed at the start"
+    assert figures["counter_reset"] is False
 
 
 def test_times_of_evicted_blocks_are_means_over_those_of_the_run() -> None:
