@@ -225,8 +225,12 @@ def is_failing_name(name: str) -> bool:
 def is_no_error(error: object, depth: int = _MOST_DEEP) -> bool:
     """Whether what stands for an error says that there is none: nothing, 0, an object of these."""
     if isinstance(error, Mapping):
-        return depth > 0 and all(is_no_error(each, depth - 1) for each in error.values())
-    return not error or _NOTHING.fullmatch(str(error)) is not None
+        fields = _fields(error)
+        is_told = any(fields.get(name) in (False, "false") for name in _SUCCESSES)
+        is_none = depth > 0 and all(is_no_error(each, depth - 1) for each in fields.values())
+        return is_none and not is_told
+    said = str(error)
+    return not error or (any(map(str.isalnum, said)) and _NOTHING.fullmatch(said) is not None)
 
 
 def tells_failure(

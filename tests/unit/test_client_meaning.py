@@ -352,6 +352,7 @@ def test_what_an_engine_calls_itself_is_short_and_tells_no_key() -> None:
         *({"status": "failed"}, {"code": 500}, {"object": "error"}),
         {"base_resp": {"status_code": 1013}},
         *({"error": {"code": 0, "message": "too much"}}, {"error": {"code": 503, "message": ""}}),
+        *({"error": "???"}, {"error": {"success": False}}, {"error": {"message": "..."}}),
         *({"error": {"at": {"message": "lost"}}}, {"error": True}, {"error": ["lost"]}),
     ],
 )
