@@ -1,6 +1,5 @@
 """What a hit from a tier costs, whether its bytes add up, and whether it was foretold."""
 
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import numpy as np
 
 from dashboards.report.wording import counted, listed
 from dashboards.studies.answer import NOT_MEASURED, MarkdownTable, StudyAnswer
-from dashboards.studies.cell import COMPUTED, NATIVE, OFFLOAD, SAME, Cells, StudyCell
+from dashboards.studies.cell import COMPUTED, NATIVE, Cells
 from dashboards.studies.requests import answered, is_hit
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.tier_arms import (
@@ -18,15 +17,13 @@ from dashboards.studies.tier_arms import (
     CACHED,
     EXTERNAL,
     KINDS,
-    LOADED,
-    STORED,
-    TIERED,
     Arm,
     bytes_per_token,
     size_of,
     small_and_large,
 )
-from dashboards.studies.wording import NO_FINDING, count, duration, memory, percent, span
+from dashboards.studies.tier_ledger import LMCACHE, chunk_tokens_of, ledger
+from dashboards.studies.wording import NO_FINDING, count, duration, memory
 from loadgen.locality.curve import predict
 from loadgen.locality.lmcache_replay import (
     LmcacheReplay,
@@ -36,21 +33,17 @@ from loadgen.locality.lmcache_replay import (
     rounds_of,
 )
 from loadgen.locality.measured import run_bytes_per_token
-from loadgen.locality.tier_replay import EnginePrefixCache, TierReplay
+from loadgen.locality.tier_replay import EnginePrefixCache
 from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
 from loadgen.runs.columns import Flags
-from loadgen.runs.recorded import RecordedRun, argument
+from loadgen.runs.recorded import RecordedRun
 from loadgen.runs.requests import Requests
 from loadgen.targets.plan import BYTES_PER_GB
 
-LMCACHE = (OFFLOAD, *BACKED)
-FILES_KEEP = " Files give nothing up: whatever reached them is there at the end."
-UNCOUNTED = (
-    "No run counts the bytes that LMCache stores and loads: the ledger of its tiers is not closed"
-    " here."
-)
-UNREAD = "No counter tells which of LMCache's chunks were never read."
 FROM_FILES = "disk_prompt_tokens"
+
+
+POOLED = "Hits of a tier are of all its sizes, and of those with files or nodes also from memory."
 
 
 def hit(cells: Cells) -> StudyAnswer:
@@ -73,7 +66,7 @@ def hit(cells: Cells) -> StudyAnswer:
     known = cached[0].ttft_ms if cached else None
     return StudyAnswer(
         question,
-        (first, *_break_even(large, told[0].ttft_ms, known), NO_FINDING, *_ledger(cells)),
+        (first, *_break_even(large, told[0].ttft_ms, known), POOLED, NO_FINDING, *ledger(cells)),
         (_hit_table(told, known),),
     )
 
@@ -116,17 +109,21 @@ def _is_cached(_: Path, requests: Requests) -> Flags:
 
 
 def _is_from_tier(run: Path, requests: Requests) -> Flags:
-    """Those whose cached tokens the engine's own cache, replayed, had at most half of."""
+    """Those most of whose prompt was cached, and not in the engine's own cache, replayed."""
     own = _own_tokens(run)
     if len(own) != len(requests.at_s):  # some have failed
         return np.zeros(len(requests.at_s), bool)
-    return is_hit(requests) & np.asarray(2 * np.asarray(own) <= requests.cached_tokens)
+    taken = requests.cached_tokens - np.asarray(own)
+    return np.asarray(2 * taken > requests.number("prompt_tokens"))
 
 
 def _own_tokens(run: Path) -> list[int]:
-    """Of each prompt, the tokens that a cache of this run's size has from the requests before."""
-    trace = trace_of_run(run)
-    cache = EnginePrefixCache(trace, recorded_run(run).target["usable_tokens"] // trace.block_size)
+    """Of each prompt, the tokens that a cache of this run's size has from the requests before; none
+    where that is not known."""
+    trace, usable = trace_of_run(run), recorded_run(run).target.get("usable_tokens")
+    if usable is None:
+        return []
+    cache = EnginePrefixCache(trace, usable // trace.block_size)
     had = []
     for request in trace.chains:
         found = cache.find(request)
@@ -186,128 +183,6 @@ def _seconds(cells: Cells, name: str) -> str:
 def _peak(cells: Cells, name: str) -> str:
     middle = cells.middle(name)
     return "" if middle is None else memory(1e6 * middle)
-
-
-def _ledger(cells: Cells) -> Iterator[str]:
-    """Bytes by vLLM's own counters against tokens by another of its counters."""
-    for target in (NATIVE, TIERED):
-        for size, part in cells.where(target=target).by("l1_gb"):
-            known = [part.middle(name) for name in (STORED, LOADED, COMPUTED, EXTERNAL)]
-            each = bytes_per_token(part)
-            told = [value for value in known if value is not None]
-            if each is None or len(told) < len(known) or not told[-1]:
-                continue
-            stored, loaded, computed, taken = told
-            closes = "closes" if _closes(part, each) else "does not close"
-            where = " between engine and memory" if target == TIERED else ""
-            yield (
-                f"{size_of(size)} of {KINDS[target]}: {memory(stored)} were stored,"
-                f" {percent(stored / (computed * each))} of what was computed, and {memory(loaded)}"
-                f" loaded, {count(loaded / taken)} bytes for each of {count(taken)} tokens. At"
-                f" {count(each)} bytes a token the ledger of loads{where} {closes}."
-                f"{FILES_KEEP if target == TIERED else _unread(part, each)}"
-            )
-    yield from _lmcache_ledger(cells)
-
-
-def _lmcache_ledger(cells: Cells) -> Iterator[str]:
-    """Chunks by LMCache's own counters: those of memory alone against what is there at the end."""
-    own = [cell for target in LMCACHE for cell in cells.where(target=target).counted]
-    if own and not any(map(_chunks, own)):
-        yield UNCOUNTED
-        return
-    for size, part in cells.where(target=OFFLOAD).by("l1_gb"):
-        told = [_chunks(cell) for cell in part.counted]
-        known = [each for each in told if each is not None]
-        found, taken = part.middle("lmcache_lookup_hit_l1_tokens"), part.middle(EXTERNAL)
-        if not known or found is None or taken is None:
-            continue
-        closes = all(each.written == each.evicted + each.kept for each in known)
-        written, read = (
-            memory(statistics.median(each.bytes * getattr(each, name) for each in known))
-            for name in ("written", "read")
-        )
-        yield (
-            f"{size_of(size)} of {KINDS[OFFLOAD]}: {written} were stored, which"
-            f" {'is' if closes else 'is not'} what was evicted and what was there at the end, and"
-            f" {read} read: {count(found)} tokens were found there, of which the engine had all but"
-            f" {count(taken)} itself."
-        )
-    for target in BACKED:
-        for size, part in cells.where(target=target).by("l1_gb"):
-            middles = [part.middle(f"lmcache_lookup_hit_{each}_tokens") for each in ("l1", "l2")]
-            if None not in middles:
-                near, far = (count(each) for each in middles if each is not None)
-                yield (
-                    f"{size_of(size)} of {KINDS[target]}: {near} tokens were found in memory and"
-                    f" {far} behind it."
-                )
-    if own:
-        yield UNREAD
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunks:
-    """Of one run, in LMCache's memory; `bytes` each."""
-
-    bytes: int
-    written: int
-    read: int
-    evicted: int
-    kept: int
-
-
-def _chunks(cell: StudyCell) -> _Chunks | None:
-    """None where LMCache or the engine does not tell enough."""
-    counts = [cell.figure(f"lmcache_l1_{name}_chunks") for name in ("written", "read", "evicted")]
-    run, each = recorded_run(cell.run), run_bytes_per_token(cell.run)
-    chunk_tokens = _chunk_tokens(run)
-    if counts[0] is None or each is None or not chunk_tokens:
-        return None
-    at_end = run.server.number("lmcache_l1_memory_usage_bytes")
-    size = chunk_tokens * each
-    kept = round(at_end[-1] / size) if len(at_end) and not math.isnan(at_end[-1]) else 0
-    written, read, evicted = (int(told or 0) for told in counts)
-    return _Chunks(size, written, read, evicted, kept)
-
-
-def _chunk_tokens(run: RecordedRun) -> int:
-    argv = (run.target.get("argv") or {}).get("lmcache") or ()
-    return int(argument(argv, "--chunk-size") or 0)
-
-
-def _closes(part: Cells, token_bytes: int) -> bool:
-    """Whether each run loaded the bytes of the tokens that came from its tier."""
-    told = [(cell.figure(LOADED), cell.figure(EXTERNAL)) for cell in part.counted]
-    known = [
-        (loaded, taken * token_bytes) for loaded, taken in told if taken and loaded is not None
-    ]
-    return bool(known) and all(abs(loaded / due - 1) < SAME - 1 for loaded, due in known)
-
-
-def _unread(part: Cells, token_bytes: int) -> str:
-    """How much of what was stored no request took, and what was kept, which vLLM does not tell: by
-    a replay that stores as much."""
-    unread, kept = list[float](), list[float]()
-    for cell in part.counted:
-        own, stored = recorded_run(cell.run).target.get("usable_tokens"), cell.figure(STORED)
-        if own is None or not stored:
-            return ""
-        trace = trace_of_run(cell.run)
-        tier_tokens = int(BYTES_PER_GB * float(cell.settings["l1_gb"])) // token_bytes
-        blocks = (own // trace.block_size, tier_tokens // trace.block_size)
-        replay = TierReplay(trace, *blocks).run()
-        if abs(replay.stored_tokens * token_bytes / stored - 1) >= SAME - 1:
-            return ""
-        unread.append(replay.unread_tokens / replay.stored_tokens)
-        kept.append(replay.kept_tokens / replay.stored_tokens)
-    if not unread:
-        return ""
-    end = "all" if min(kept) == 1 else f"{span(kept, percent)}, without what was evicted,"
-    return (
-        f" By the replay, {span(unread, percent)} of what was stored was never loaded; {end} was"
-        " kept to the end."
-    )
 
 
 def predicted(cells: Cells) -> StudyAnswer:
@@ -382,7 +257,7 @@ def _shares(run: Path, target: str, memory_bytes: int, token_bytes: int) -> list
         return [predict(trace, [own], tier_tokens=memory_bytes // token_bytes).points[0].hit_rate]
     if target not in LMCACHE:
         return [predict(trace).bound]
-    chunk_tokens = _chunk_tokens(recorded)
+    chunk_tokens = chunk_tokens_of(recorded)
     tier = LmcacheTier(memory_bytes, chunk_tokens * token_bytes, chunk_tokens, target in BACKED)
     sent = sent_requests(recorded)
     times = [ServedAt(each.sent_s, each.first_token_s, each.end_s) for each in sent]

@@ -29,7 +29,8 @@ from dashboards.studies.tier_arms import (
     size_of,
     small_and_large,
 )
-from dashboards.studies.tier_hits import FROM_FILES, LMCACHE, hit, predicted
+from dashboards.studies.tier_hits import FROM_FILES, hit, predicted
+from dashboards.studies.tier_ledger import LMCACHE
 from dashboards.studies.wording import NO_FINDING, count, memory, percent
 from loadgen.locality.lmcache_replay import TRIGGER
 from loadgen.targets.plan import BYTES_PER_GB
@@ -149,7 +150,10 @@ def _never_freed(cells: Cells, large: Cells) -> Iterator[str]:
 
 
 def _taken(part: Cells, l1_gb: str) -> list[float]:
-    """The largest share of LMCache's memory in each run; none where one does not tell it."""
+    """The largest share of LMCache's memory in each run; none where one does not tell it, or gave
+    some up."""
+    if any(cell.figure("lmcache_l1_evicted_chunks") for cell in part.counted):
+        return []
     peaks = [cell.figure("peak_lmcache_l1_bytes") for cell in part.counted]
     known = [peak for peak in peaks if peak is not None]
     return [peak / (BYTES_PER_GB * float(l1_gb)) for peak in known] if known == peaks else []

@@ -65,7 +65,7 @@ FEWEST_LINES = 60
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_POSITIONAL = 5
 MOST_TRACKED_BYTES = 9_300_000
-MOST_LINES = {"": 74_500, "rag_store.": 5_500}
+MOST_LINES = {"": 74_550, "rag_store.": 5_500}
 """Of all modules whose names begin so: what there is, with some room. Each step names what it can
 remove before it raises them."""
 MODULE_IN_TEXT = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+(?=(:\w+)?$)")

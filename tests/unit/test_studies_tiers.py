@@ -15,7 +15,7 @@ from dashboards.studies.catalog import TIERS
 from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.study import read_plan
 from dashboards.studies.task1.caches import HitPrediction, hit_table
-from dashboards.studies.tier_hits import _shares, hit, how_far_off
+from dashboards.studies.tier_hits import _own_tokens, _shares, hit, how_far_off
 from dashboards.studies.tiers import controls, enough, pays
 from loadgen.locality.trace import Chain, Trace
 
@@ -166,7 +166,7 @@ def test_a_hit_is_told_beside_computing_and_only_of_tiers_that_gave_some(tmp_pat
     assert "from LMCache's" in few
 
 
-@pytest.mark.parametrize(("own", "told"), [(450, True), (451, False)])
+@pytest.mark.parametrize(("own", "told"), [(399, True), (400, False)])
 def test_what_the_engines_own_cache_had_most_of_is_no_hit_of_a_tier(
     own: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +204,7 @@ def test_where_no_ledger_is_kept_the_page_says_so(tmp_path: Path) -> None:
 def test_the_ledger_of_lmcaches_memory_closes_or_is_told_not_to(
     kept: int, closes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "dashboards.studies.tier_hits.run_bytes_per_token"
+    name = "dashboards.studies.tier_ledger.run_bytes_per_token"
     monkeypatch.setattr(name, lambda _: 4096)
     chunks = {"lmcache_l1_written_chunks": 20.0, "lmcache_l1_read_chunks": 60.0}
     figures = {**chunks, "lmcache_l1_evicted_chunks": 8.0, "lmcache_lookup_hit_l1_tokens": 7680.0}
@@ -247,6 +247,27 @@ def test_lmcaches_log_settles_its_hits_whatever_lies_behind(
     lines = [f"[{each:%Y-%m-%d %H:%M:%S},250] INFO: triggering eviction.\n" for each in freed]
     (tmp_path / "engine" / "lmcache.log").write_text("".join(lines))
     assert len(_shares(tmp_path, target, 14 * 4096, 512)) == 1
+
+
+def test_what_the_engines_own_cache_has_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = Chain((1, 2, 3), 25, 1), Chain((4, 5, 6), 25, 1)
+    trace = Trace((one, one, other, one), 8)
+    run = SimpleNamespace(target={"usable_tokens": 8 * 5})
+    for name, found in (("trace_of_run", trace), ("recorded_run", run)):
+        monkeypatch.setattr(f"dashboards.studies.tier_hits.{name}", lambda _, found=found: found)
+    assert _own_tokens(Path()) == [0, 24, 0, 8]
+    run.target = {}
+    assert _own_tokens(Path()) == []
+
+
+def test_a_memory_that_gave_something_up_is_not_told_to_have_stopped(tmp_path: Path) -> None:
+    size = {"l1_gb": 0.03, "peak_bytes": 24_000_000}
+    cells = [
+        replace(each, figures={**each.figures, "lmcache_l1_evicted_chunks": 3.0})
+        for each in made(tmp_path, "equal", "vllm-lmcache-codec", 160.0, 20_000, **size)
+    ]
+    others = [each for each in equal(tmp_path) if each.settings["target"] != "vllm-lmcache-codec"]
+    assert "LMCache gives memory up" not in said(pays(Cells((*others, *cells))))
 
 
 def test_what_a_hit_spares_tells_from_which_bandwidth_on_loading_pays(
