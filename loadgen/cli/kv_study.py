@@ -84,9 +84,7 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     words = ["kvswarm", "study", KV_STUDY, *told(arguments)]
     made = measured_now(words, NAMED, (recording / KV_JSON).stat().st_mtime)
     served = measured_by(made.command, read_cells(out / SERVING))
-    page = write_page(
-        findings, replace(made, when=f"{made.when}, and served {served.when},"), folder
-    )
+    page = write_page(findings, replace(made, when=f"{made.when}, served {served.when}"), folder)
     if parsed.page is not None:
         write_overview(folder, IN_OVERVIEW)
     say(f"done after {time.monotonic() - since_s:.0f} s")

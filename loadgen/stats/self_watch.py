@@ -200,8 +200,8 @@ class SaturationRule:
     A second is bad when the p99 of loop lag or of send lateness is above `max_lag_ms`. A run is
     saturated when in any process more than `share_of_seconds` of its seconds, and at least
     `least_seconds`, were bad. It is too when a process stood still, for `pause_s` or longer at
-    once, in more than `spoiled_share` of its time, or sent more than `late_send_share` of its
-    requests, and at least `least_late`, later than `max_lag_ms`: then a p99 is of its making. And
+    once, in more than `spoiled_share` of its time, or sent `late_send_share` of its requests
+    or more, and at least `least_late`, later than `max_lag_ms`: then a p99 is of its making. And
     it is when more than `late_token_share` of its tokens were read so late that their times are not
     their own, unless that are those of a few hiccups, less than `least_late`, or the lateness is on
     average within `late_token_part` of `max_lag_ms`.

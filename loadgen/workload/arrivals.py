@@ -11,7 +11,7 @@ from loadgen.workload.settings import random_bits
 
 MOST_PER_S = 1_000_000
 """More than any swarm sends: a slip of the keys would fill the memory with what is due."""
-_NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
+_NUMBER = r"\+?[0-9.]+(?:[eE][+-]?[0-9]+)?"
 _PHASE = re.compile(
     rf"\s*(?P<low>{_NUMBER})\s*(?:-\s*(?P<high>{_NUMBER})\s*)?(?::\s*(?P<s>[0-9.]+)\s*s?\s*)?"
 )

@@ -101,7 +101,7 @@ def expected_until(rate: Rate, time_s: float) -> float:
     return area
 
 
-@pytest.mark.parametrize(("text", "first"), [("5e-1", 0.5), ("1e-1-2e+1:10,1", 0.1)])
+@pytest.mark.parametrize(("text", "first"), [("5e-1", 0.5), ("+5", 5), ("1e-1-2e+1:10,1", 0.1)])
 def test_a_rate_may_have_an_exponent(text: str, first: float) -> None:
     assert Rate.parse(text).phases[0].first == first
 
