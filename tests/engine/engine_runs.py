@@ -5,10 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from loadgen.launch.arguments import parse_run
 from loadgen.launch.swarm_process import StartedTarget, control_line
 from loadgen.launch.terminal import Interruption
 from loadgen.scratch import scratch_folder
+from loadgen.targets.engine_api import fixed_prompt
 from loadgen.targets.target import RunningTarget
 
 
@@ -38,3 +41,16 @@ async def run_on(
         async with control_line(target, folder / "control") as control:
             started = StartedTarget(target, target._settings, control, None)
             return await started.run("run", run, interruption or Interruption())
+
+
+async def log_probabilities(target: RunningTarget, prompt_tokens: int) -> dict[str, Any]:
+    """Of the first tokens after the fixed prompt: they tell KV that is not what was computed."""
+    body = {"prompt": fixed_prompt(prompt_tokens), "max_tokens": 4, "logprobs": 5}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{target.url}/v1/completions", json={"model": target.model, "temperature": 0, **body}
+        ) as response,
+    ):
+        answer = await response.json()
+    return dict(answer["choices"][0]["logprobs"])

@@ -5,13 +5,12 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import psutil
 import pytest
 import pytest_asyncio
-from engine_runs import read, rows, run_on
+from engine_runs import log_probabilities, read, rows, run_on
 
 from loadgen.launch.terminal import Interruption
 from loadgen.runs.exit_code import DONE
@@ -69,18 +68,6 @@ async def test_cold_means_that_lmcache_is_empty_too(target: RunningTarget) -> No
     assert await cached_tokens(target) == 0
 
 
-async def log_probabilities(target: RunningTarget) -> dict[str, Any]:
-    body = {"prompt": engine_api.fixed_prompt(PROMPT_TOKENS), "max_tokens": 4, "logprobs": 5}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(
-            f"{target.url}/v1/completions", json={"model": target.model, "temperature": 0, **body}
-        ) as response,
-    ):
-        answer = await response.json()
-    return dict(answer["choices"][0]["logprobs"])
-
-
 async def stored_files(target: RunningTarget) -> list[Path]:
     """All of the fixed prompt's, which LMCache writes behind the reply."""
     (folder,) = (plan.l2_dir for plan in target._group.plans if plan.role == "cache")
@@ -116,11 +103,11 @@ async def empty_all_but_files(target: RunningTarget) -> None:
 
 async def test_files_are_read_and_damaged_ones_computed_again(target: RunningTarget) -> None:
     assert await target.make_cold() == "cold"
-    computed, cached = [await log_probabilities(target) for _ in range(2)]
+    computed, cached = [await log_probabilities(target, PROMPT_TOKENS) for _ in range(2)]
     files = await stored_files(target)
     await empty_all_but_files(target)
     before = await external_tokens(target)
-    assert await log_probabilities(target) == cached
+    assert await log_probabilities(target, PROMPT_TOKENS) == cached
     assert await external_tokens(target) - before == FULL_TOKENS
 
     for path in files:
@@ -129,7 +116,7 @@ async def test_files_are_read_and_damaged_ones_computed_again(target: RunningTar
         path.write_bytes(content)
     await empty_all_but_files(target)
     before = await external_tokens(target)
-    assert await log_probabilities(target) == computed
+    assert await log_probabilities(target, PROMPT_TOKENS) == computed
     assert await external_tokens(target) == before
 
 

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from engine_runs import log_probabilities
 
 from kv_tiers.checked_file import checksum
 from loadgen.targets import engine_api
@@ -39,18 +39,6 @@ async def target(
     assert not list(directory.glob("kvswarm-*")), "its files go with it"
 
 
-async def log_probabilities(target: RunningTarget) -> dict[str, Any]:
-    body = {"prompt": engine_api.fixed_prompt(PROMPT_TOKENS), "max_tokens": 4, "logprobs": 5}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(
-            f"{target.url}/v1/completions", json={"model": target.model, "temperature": 0, **body}
-        ) as response,
-    ):
-        answer = await response.json()
-    return dict(answer["choices"][0]["logprobs"])
-
-
 async def tokens_by_source(target: RunningTarget) -> dict[str, float]:
     url = target.facts()["metrics_urls"]["vllm"]
     name = "vllm:prompt_tokens_cached_by_source_total"
@@ -74,7 +62,7 @@ async def test_each_tier_gives_back_what_the_engines_own_cache_holds(
     target: RunningTarget,
 ) -> None:
     assert await target.make_cold() == "cold"
-    await log_probabilities(target)
+    await log_probabilities(target, PROMPT_TOKENS)
     expected, told = {}, {}
     for source, route in (
         ("device", None),
@@ -84,7 +72,7 @@ async def test_each_tier_gives_back_what_the_engines_own_cache_holds(
         if route is not None:
             await empty(target, route)
         before = await tokens_by_source(target)
-        expected[source] = await log_probabilities(target)
+        expected[source] = await log_probabilities(target, PROMPT_TOKENS)
         after = await tokens_by_source(target)
         told[source] = {name: after[name] - before[name] for name in SOURCES}
     assert told == {
@@ -100,7 +88,7 @@ async def stored_files(target: RunningTarget) -> list[Path]:
     (engine,) = target._group.plans
     assert engine.l2_dir is not None
     for _ in range(20):
-        await log_probabilities(target)
+        await log_probabilities(target, PROMPT_TOKENS)
         files = sorted(engine.l2_dir.rglob("*.bin"))
         if len(files) >= FULL_TOKENS // CHUNK_TOKENS:
             return files
@@ -110,14 +98,14 @@ async def stored_files(target: RunningTarget) -> list[Path]:
 
 async def test_damaged_files_are_computed_again(target: RunningTarget) -> None:
     assert await target.make_cold() == "cold"
-    computed = await log_probabilities(target)
+    computed = await log_probabilities(target, PROMPT_TOKENS)
     for path in await stored_files(target):
         content = bytearray(path.read_bytes())
         content[len(content) // 3] ^= 1
         path.write_bytes(content)
     await empty(target, "/reset_prefix_cache?reset_external=true")
     before = await tokens_by_source(target)
-    assert await log_probabilities(target) == computed
+    assert await log_probabilities(target, PROMPT_TOKENS) == computed
     assert await tokens_by_source(target) == before
 
 
@@ -126,7 +114,7 @@ async def test_wrong_bytes_that_are_believed_show_in_the_log_probabilities(
 ) -> None:
     """The control of the tests above: zeros, with checksums of zeros."""
     assert await target.make_cold() == "cold"
-    computed = await log_probabilities(target)
+    computed = await log_probabilities(target, PROMPT_TOKENS)
     (engine,) = target._group.plans
     assert engine.l2_dir is not None
     for path in await stored_files(target):
@@ -136,15 +124,15 @@ async def test_wrong_bytes_that_are_believed_show_in_the_log_probabilities(
         path.with_suffix(".sum").write_bytes(checksum(name, content))
     await empty(target, "/reset_prefix_cache?reset_external=true")
     before = await tokens_by_source(target)
-    assert await log_probabilities(target) != computed
+    assert await log_probabilities(target, PROMPT_TOKENS) != computed
     assert (await tokens_by_source(target))["disk"] - before["disk"] == FULL_TOKENS
 
 
 async def test_cold_means_that_memory_and_files_are_empty_too(target: RunningTarget) -> None:
     pids = target.facts()["pids"]
-    await log_probabilities(target)
+    await log_probabilities(target, PROMPT_TOKENS)
     assert await target.make_cold() == "cold"
     before = await tokens_by_source(target)
-    await log_probabilities(target)
+    await log_probabilities(target, PROMPT_TOKENS)
     assert await tokens_by_source(target) == before
     assert target.facts()["pids"] == pids, "without a restart"
