@@ -80,10 +80,10 @@ class _HitTime:
     ttft_ms: float
 
 
-Which = Callable[[Path, Requests], Flags]
+RequestFilter = Callable[[Path, Requests], Flags]
 
 
-def _medians(parts: Sequence[tuple[str, Cells]], which: Which) -> list[_HitTime]:
+def _medians(parts: Sequence[tuple[str, Cells]], which: RequestFilter) -> list[_HitTime]:
     """Of the requests of each part that are of a kind, where there are enough of them."""
     found = []
     for name, part in parts:
